@@ -173,7 +173,9 @@ class Given:
 
     def refused(self, setting: str, rule: str) -> RefusedError:
         """Build the error for a value that breaks the rule."""
-        return RefusedError(f"{setting}={shown(self._all[setting])}: {self._name} takes {rule} here.")
+        return RefusedError(
+            "algorithms.value_not_taken", setting=setting, value=shown(self._all[setting]), config=self._name, rule=rule
+        )
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ def translate(dialect: Dialect, objective: AnyObjective) -> Translation:
     found = [_translated(dialect, config, objective) for config in dialect.configs if config.family == family]
     if not found:
         kind = "pairs of completions" if family == "preference" else "rewards"
-        raise RefusedError(f"{dialect.title} has no trainer here that learns from {kind}.")
+        raise RefusedError("algorithms.no_trainer_for_feedback", dialect=dialect.title, feedback=kind)
     # `min` returns the first of equals, so the order of the dialect's configs decides.
     return min(found, key=lambda one: _distance(one.objective, one.reads_as) + len(one.point.outside))
 
@@ -311,7 +313,7 @@ def understand(dialect: Dialect, config: Config, settings: Settings) -> Understo
         objective = _objective_at(config, point)
     except ValueError as error:
         problems = "; ".join(line.rstrip(".") for line in str(error).splitlines())
-        raise RefusedError(f"These settings of {config.name} are no objective: {problems}.") from None
+        raise RefusedError("algorithms.settings_without_objective", config=config.name, problems=problems) from None
     return Understood(dialect, config, settings, point, objective)
 
 

@@ -93,10 +93,7 @@ def graded_rows(
     deciding, problems = get_grader(grader or task.require_grader()), [draw.require_problem() for draw in draws]
     for problem in problems:
         if not problem.answer and deciding.needs_answer:
-            raise EvalError(
-                f"problem {problem.id} of task {task.name} has no answer to compare with. Give all its rows their "
-                "answers, or take another task."
-            )
+            raise EvalError("evals.problem_without_answer", problem=problem.id, task=task.name)
 
     def beside(problem: Problem) -> list[Grader]:
         names = applicable_graders(problem.answer) if problem.answer else []
@@ -167,16 +164,9 @@ def regrade(
     by_id = {problem.id: problem for problem in problems}
     for row in rows:
         if row["task"] != task.name:
-            raise EvalError(
-                f"a record of task {row['task']} was given to be graded as one of {task.name}: grade the records of "
-                "each task by themselves"
-            )
+            raise EvalError("evals.record_of_other_task", record_task=row["task"], task=task.name)
         if row["problem_id"] not in by_id:
-            raise EvalError(
-                f"problem {row['problem_id']!r} of a record is not among the {len(by_id)} problems of task {task.name} "
-                "that were given, so there is no answer to grade it by: give the problems that the samples were drawn "
-                "from"
-            )
+            raise EvalError("evals.problem_not_given", problem=row["problem_id"], n_problems=len(by_id), task=task.name)
 
     draws = [Draw("", row["problem_id"], row["sample"], by_id[row["problem_id"]]) for row in rows]
     drawn = [Drawn(row["text"], row["n_tokens"], row["truncated"], turns=turns_of(row)) for row in rows]

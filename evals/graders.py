@@ -86,7 +86,7 @@ def require_gradable(answer: str, grader: str, own: OwnComparison | None = None)
     """
     found = get_grader(grader)
     if not answer and found.needs_answer:
-        raise EvalError("there is no answer to compare with. Give all rows their answers, or take another task.")
+        raise EvalError("evals.no_answer_to_compare")
     if (grader != OWN or own is None) and (fault := found.fault(answer)) is not None:
         raise EvalError(fault)
 

@@ -67,10 +67,7 @@ def change_of_samples(before: Iterable[SampleRow], after: Iterable[SampleRow]) -
     earlier, later = _correct_frac(before), _correct_frac(after)
     if earlier.keys() != later.keys():
         (task, problem), *_ = sorted(earlier.keys() ^ later.keys())
-        raise EvalError(
-            f"problem {problem} of task {task} is in one of the two evaluations only; evaluate both models on the same "
-            "problems"
-        )
+        raise EvalError("evals.problems_not_paired", problem=problem, task=task)
     (task, _), *_ = earlier
     return change_of(task, "avg@n", "", [(earlier[key], later[key]) for key in earlier])
 
@@ -85,10 +82,7 @@ def changes_of_lm_eval(before: LmEvalResult, after: LmEvalResult) -> list[Paired
     """
     if before.tasks != after.tasks:
         differing = sorted({task.name for task in {*before.tasks} ^ {*after.tasks}})
-        raise EvalError(
-            f"the two results are of lm-eval tasks that differ in name, version, documents or decoding: "
-            f"{', '.join(differing)}; run both models with the same tasks and settings"
-        )
+        raise EvalError("evals.lm_eval_tasks_differ", tasks=", ".join(differing))
     earlier, later = _by_document(before), _by_document(after)
     values: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
     for key, row in earlier.items():
@@ -96,10 +90,7 @@ def changes_of_lm_eval(before: LmEvalResult, after: LmEvalResult) -> list[Paired
         other = later.get(key)
         if other is None or (row["doc_hash"], row["prompt"]) != (other["doc_hash"], other["prompt"]):
             what = "document" if other is None or row["doc_hash"] != other["doc_hash"] else "prompt"
-            raise EvalError(
-                f"document {row['doc_id']} of lm-eval task {task} is not the same {what} in both results; run both "
-                "models over the same rows and with the same prompts"
-            )
+            raise EvalError("evals.lm_eval_documents_differ", document=row["doc_id"], task=task, differing=what)
         for metric, value in row["metrics"].items():
             values[task, metric, filter_name].append((value, other["metrics"][metric]))
     return [change_of(*key, pairs) for key, pairs in values.items()]

@@ -82,25 +82,18 @@ def parse_pair_source(data: str, split: str) -> PairSource:
     if data.startswith(HUB):
         address = _HUB_ADDRESS.fullmatch(data)
         if address is None or address["revision"] == "main":
-            raise EvalError(
-                f"the pairs {data}: what is on the hub can change under one name; pin it: "
-                f"{HUB}<id>[:<config>]@<revision> with a commit or a tag"
-            )
+            raise EvalError("evals.hub_pairs_not_pinned", source=data, prefix=HUB)
         return HubPairs(address["id"], address["config"], address["revision"], split)
     if split != "train":
-        raise EvalError(
-            f"the pairs {data} are a file, which has no split {split!r}; leave the split out, or at 'train'"
-        )
+        raise EvalError("evals.split_of_pairs_file", source=data, split=split)
     folder = os.environ.get(DATA_FOLDER_VARIABLE)
     for path in (plugins.user_file(data), *([Path(folder, data)] if folder else [])):
         if path.is_file():
             return LocalPairs(path)
     if Path(data).is_dir():
-        raise DataMissingError(f"the pairs {data!r} are a folder; give the path of a JSONL file in it")
+        raise DataMissingError("evals.pairs_in_folder", source=data)
     looked = f"nor is it in $BENCH_DATA ({folder})" if folder else "$BENCH_DATA is not set"
-    raise DataMissingError(
-        f"no file {data} with pairs; {looked}. Give the path of a JSONL file, or {HUB}<id>@<revision>."
-    )
+    raise DataMissingError("evals.pairs_file_missing", source=data, looked=looked, prefix=HUB)
 
 
 @dataclass(frozen=True)
@@ -136,10 +129,7 @@ class HubPairs:
         try:
             return _read_pairs(hub_rows(name, self.id, self.config, self.split, self.revision), name, self.id)
         except DataMissingError as error:
-            raise DataMissingError(
-                f"no pairs from {name}; allow access to the hub (network; HF_HUB_OFFLINE and HF_DATASETS_OFFLINE "
-                f"unset), check id, config, split and revision, or give a JSONL file. The hub said: {error}"
-            ) from error
+            raise DataMissingError("evals.hub_pairs_not_loaded", source=name, error=error) from error
 
 
 def pairs_digest(pairs: Iterable[PreferencePair]) -> str:
@@ -185,7 +175,7 @@ def _read_pairs(rows: Iterable[tuple[str, Row]], origin: str, name: str) -> tupl
         rest = [f"{more} more rows of {origin} are faulty"] if more > 0 else []
         raise EvalError("\n".join(faults[:SHOWN_FAULTS] + rest))
     if not pairs:
-        raise EvalError(f"{origin} holds no pairs; a row has `prompt`, `chosen` and `rejected`")
+        raise EvalError("evals.no_pairs_in_source", origin=origin)
     return tuple(pairs)
 
 
@@ -222,15 +212,15 @@ def take_apart(row: Row, layout: Layout) -> Parts:
     parts = layout(row)
     for name, side in (("chosen", parts.chosen), ("rejected", parts.rejected)):
         if not side.strip():
-            raise EvalError(f"the completion in {name!r} is empty; remove the row")
+            raise EvalError("evals.empty_completion", field=name)
     if parts.chosen == parts.rejected:
-        raise EvalError("chosen and rejected are the same, so neither is preferred; remove the row")
+        raise EvalError("evals.completions_equal")
     return parts
 
 
 def _text(row: Row) -> Parts:
     if row.get("system"):
-        raise EvalError("it has a 'system', which the first row lacks; give all rows one, empty where there is none")
+        raise EvalError("evals.unexpected_system")
     return Parts(_text_prompt(row), _text_field(row, "chosen"), _text_field(row, "rejected"))
 
 
@@ -257,10 +247,7 @@ def _conversations(row: Row) -> Parts:
     shared = min(_shared(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
     prompt = chosen[:shared]
     if not prompt:
-        raise EvalError(
-            "chosen and rejected are conversations that differ from their first turn on, so there is no prompt; begin "
-            "both with it, or give `prompt` as messages"
-        )
+        raise EvalError("evals.conversations_without_prompt")
     _ends_with_user(prompt, "what both sides begin with")
     return Parts(prompt, _one_turn(chosen[shared:], "chosen"), _one_turn(rejected[shared:], "rejected"))
 
@@ -271,13 +258,10 @@ def _dialogues(row: Row) -> Parts:
     # The shared text may include the first words of both answers, so the prompt ends at the last marker in it.
     end = shared.rfind(ASSISTANT) + len(ASSISTANT)
     if not shared.startswith(HUMAN) or ASSISTANT not in shared:
-        raise EvalError(
-            f"no field 'prompt', and chosen and rejected do not begin with the same {HUMAN!r} ... {ASSISTANT!r} as in "
-            "the first row"
-        )
+        raise EvalError("evals.dialogues_without_prompt", human=HUMAN, assistant=ASSISTANT)
     for name, side in (("chosen", chosen), ("rejected", rejected)):
         if HUMAN in side[end:]:
-            raise EvalError(f"{name!r} goes on with a turn of the human after the two sides part; cut it there")
+            raise EvalError("evals.human_turn_after_split", field=name)
     return Parts(shared[:end], chosen[end:], rejected[end:])
 
 
@@ -290,55 +274,52 @@ def _text_prompt(row: Row) -> str:
     name = "question" if row.get("prompt") is None and "question" in row else "prompt"
     prompt = _text_field(row, name)
     if not prompt.strip():
-        raise EvalError(f"the field {name!r} is empty; remove the row")
+        raise EvalError("evals.empty_field", field=name)
     return prompt
 
 
 def _ends_with_user(prompt: list[Message], where: str) -> list[Message]:
     if prompt[-1]["role"] != "user":
-        raise EvalError(f"{where} ends with a turn of the {prompt[-1]['role']}; a prompt must end with one of the user")
+        raise EvalError("evals.prompt_not_of_user", where=where, role=prompt[-1]["role"])
     return prompt
 
 
 def _one_turn(turns: list[Message], name: str) -> str:
     if [turn["role"] for turn in turns] != ["assistant"]:
         roles = ", ".join(turn["role"] for turn in turns) or "nothing"
-        raise EvalError(f"{name!r} must be one turn of the assistant after the prompt; it is {roles}")
+        raise EvalError("evals.not_one_assistant_turn", field=name, roles=roles)
     return turns[0]["content"]
 
 
 def _messages(row: Row, name: str) -> list[Message]:
     value = _field(row, name)
     if not isinstance(value, list) or not value:
-        raise EvalError(f"the field {name!r} is {_kind(value)}; it must be a list of messages, as in the first row")
+        raise EvalError("evals.field_not_messages", field=name, value=_kind(value))
     return [_message(item, f"message {number} of {name!r}") for number, item in enumerate(value, start=1)]
 
 
 def _message(item: object, where: str) -> Message:
     if not isinstance(item, dict) or not {"role", "content"} <= item.keys():
         has = ", ".join(map(repr, item)) if isinstance(item, dict) else _kind(item)
-        raise EvalError(f"{where} has {has}; a message has 'role' and 'content'")
+        raise EvalError("evals.malformed_message", where=where, given=has)
     role, content = item["role"], item["content"]
     if role not in ROLES:
-        raise EvalError(f"{where} has the role {role!r}; roles are {', '.join(ROLES)}: rename it")
+        raise EvalError("evals.unknown_message_role", where=where, role=role, known=", ".join(ROLES))
     if not isinstance(content, str):
-        raise EvalError(f"the content of {where} is {_kind(content)}; it must be text")
+        raise EvalError("evals.content_not_text", where=where, value=_kind(content))
     return {"role": role, "content": content}
 
 
 def _text_field(row: Row, name: str) -> str:
     value = _field(row, name)
     if not isinstance(value, str):
-        raise EvalError(f"the field {name!r} is {_kind(value)}; it must be text, as the layout of the first row has it")
+        raise EvalError("evals.field_not_text", field=name, value=_kind(value))
     return value
 
 
 def _field(row: Row, name: str) -> object:
     if name not in row:
-        raise EvalError(
-            f"no field {name!r}; the row has {', '.join(map(repr, row)) or 'none at all'}. A pair has `prompt`, "
-            "`chosen` and `rejected`: rename or add what is missing"
-        )
+        raise EvalError("evals.pair_field_missing", field=name, row_fields=", ".join(map(repr, row)) or "none at all")
     return row[name]
 
 

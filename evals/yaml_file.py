@@ -50,11 +50,11 @@ class _Yaml12Loader(yaml.SafeLoader):
         self._depth += 1
         self._n_values += 1
         if self._depth > MOST_DEPTH:
-            raise YamlError(f"is nested more than {MOST_DEPTH} deep in line {line}. Write it flatter.")
+            raise YamlError("evals.yaml_nested_too_deep", most_depth=MOST_DEPTH, line=line)
         if self._n_values > MOST_VALUES:
-            raise YamlError(f"holds more than {MOST_VALUES:,} keys and values, up to line {line}. Split it.")
+            raise YamlError("evals.too_many_yaml_values", most_values=MOST_VALUES, line=line)
         if tag is not None and not self.takes_tags:
-            raise YamlError(f"has the tag {shown(tag)} in line {line}, which no file here needs. Take it out.")
+            raise YamlError("evals.yaml_tag_not_allowed", tag=shown(tag), line=line)
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -96,8 +96,10 @@ def _construct_int(loader: _Yaml12Loader, node: yaml.ScalarNode) -> int:
     value = None if len(digits) > 100 else int(digits, 0 if digits.startswith(("0o", "0x")) else 10)
     if value is None or abs(value) > LARGEST_INTEGER:
         raise YamlError(
-            f"has the integer {shown(digits)} in line {node.start_mark.line + 1}, but the largest is "
-            f"{LARGEST_INTEGER:,}. Give a smaller one, or quote it if it is text."
+            "evals.yaml_integer_too_large",
+            integer=shown(digits),
+            line=node.start_mark.line + 1,
+            largest=LARGEST_INTEGER,
         )
     return value
 
@@ -110,7 +112,7 @@ def parse_yaml(text: str) -> Any:
     try:
         document = yaml.load(text, Loader=_Yaml12Loader)
     except yaml.YAMLError as error:
-        raise YamlError(f"is not valid YAML: {' '.join(str(error).split())}") from None
+        raise YamlError("evals.invalid_yaml", error=" ".join(str(error).split())) from None
     _require_usable(document)
     return document
 
@@ -123,14 +125,14 @@ def _require_usable(document: Any) -> None:
     for _ in range(MOST_DEPTH):
         for text in (one for one in level if isinstance(one, str)):
             if "\0" in text or not _is_unicode(text):
-                raise YamlError(f"has the text {shown(text)}, with a character that no file can hold. Take it out.")
+                raise YamlError("evals.text_not_storable", text=shown(text))
         n_values += len(level)
         level = list(islice(chain.from_iterable(map(_parts, level)), MOST_VALUES + 1))
         if not level:
             return
         if n_values + len(level) > MOST_VALUES:
-            raise YamlError(f"holds more than {MOST_VALUES:,} keys and values once aliases are filled in. Use fewer.")
-    raise YamlError(f"is nested more than {MOST_DEPTH} deep once aliases are filled in, or in itself. Write it out.")
+            raise YamlError("evals.too_many_aliased_values", most_values=MOST_VALUES)
+    raise YamlError("evals.aliases_nested_too_deep", most_depth=MOST_DEPTH)
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -153,7 +155,7 @@ def compose_yaml(text: str) -> yaml.Node | None:
         loader.takes_tags = True
         return loader.get_single_node()
     except yaml.YAMLError as error:
-        raise YamlError(f"is not valid YAML: {' '.join(str(error).split())}") from None
+        raise YamlError("evals.invalid_yaml", error=" ".join(str(error).split())) from None
 
 
 def read_text(path: Path) -> str:
@@ -166,14 +168,14 @@ def read_text(path: Path) -> str:
             # One byte more than the limit shows that a file is too large without reading all of it.
             content = handle.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise YamlError(f"is larger than {MOST_BYTES:,} bytes. Split it, or keep data in a file of its own.")
+            raise YamlError("evals.file_too_large", most_bytes=MOST_BYTES)
         return content.decode("utf-8")
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise YamlError(f"cannot be read: {error.strerror}.") from None
+        raise YamlError("evals.file_unreadable", reason=error.strerror) from None
     except UnicodeDecodeError as error:
-        raise YamlError(f"is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+        raise YamlError("evals.file_not_utf8", reason=error.reason, byte=error.start) from None
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -184,11 +186,11 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         document = parse_yaml(read_text(path))
     except FileNotFoundError as error:
-        raise RefusedError(f"{path}: cannot be read: {error.strerror}.") from None
+        raise RefusedError("evals.yaml_file_unreadable", path=path, reason=error.strerror) from None
     except YamlError as error:
-        raise RefusedError(f"{path}: {error}") from None
+        raise RefusedError("evals.in_file", path=path, error=error) from None
     if not isinstance(document, dict):
-        raise RefusedError(f"{path}: holds {type(document).__name__}, but must be a mapping of keys to values.")
+        raise RefusedError("evals.yaml_not_mapping", path=path, given_type=type(document).__name__)
     return document
 
 
@@ -208,11 +210,11 @@ def read_yaml(path: Path, kind: type[File], noun: str, listed: bool = True) -> F
         document = parse_yaml(read_text(path))
     except FileNotFoundError as error:
         by_name = f"its name (`bench ls {noun}s`) or by " if listed else ""
-        raise EvalError(f"no {noun} file {path}; a {noun} is named by {by_name}the path of a YAML file") from error
+        raise EvalError("evals.yaml_file_missing", kind=noun, path=path, by_name=by_name) from error
     except YamlError as error:
-        raise EvalError(f"the {noun} file {path} {error}") from error
+        raise EvalError("evals.in_yaml_file", kind=noun, path=path, error=error) from error
     try:
         return kind.model_validate(document)
     except ValidationError as error:
         faults = "\n".join(f"  {fault.line}" for fault in faults_of(error, kind))
-        raise EvalError(f"the {noun} file {path} has faults:\n{faults}") from error
+        raise EvalError("evals.faults_in_yaml_file", kind=noun, path=path, faults=faults) from error

@@ -161,13 +161,13 @@ class Results:
         try:
             parsed = TaskMetric.parse(wanted, sweep)
         except MetricError as error:
-            raise RefusedError(f"{error}.") from None
+            raise RefusedError("bench.in_metric", error=error) from None
         groups = [
             Group(arm, [cell for cell in sweep.cells if cell.arm == arm], parsed) for arm in (treatment, baseline)
         ]
         for group in groups:
             if not group.scored:
-                raise RefusedError(f"{group.label}: no finished cell has {wanted}, so there is nothing to compare.")
+                raise RefusedError("bench.no_cell_with_metric", arm=group.label, metric=wanted)
         compared = compare_groups(
             *groups,
             metric=wanted,
@@ -187,7 +187,7 @@ class Results:
 
         figure = drawn_figure(self.analysis, name)
         if figure is None:
-            raise RefusedError(f"{self.sweep.name}: its records hold nothing that the figure {name} shows.")
+            raise RefusedError("bench.figure_without_data", sweep=self.sweep.name, figure=name)
         return FigureView(figure.title, figure.caption, figure.svg, figure.csv)
 
     def export(self, folder: str | Path, to: Form = "csv") -> list[Path]:
@@ -199,7 +199,7 @@ class Results:
         import pyarrow.parquet
 
         if to not in get_args(Form):
-            raise RefusedError(f"tables are written as {' or '.join(get_args(Form))}, not as {to!r}.")
+            raise RefusedError("bench.unknown_table_format", known=" or ".join(get_args(Form)), given=to)
         write = pyarrow.csv.write_csv if to == "csv" else pyarrow.parquet.write_table
         Path(folder).mkdir(parents=True, exist_ok=True)
         written = []

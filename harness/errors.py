@@ -6,20 +6,66 @@ The command line prints their message without a traceback and exits with their c
 from __future__ import annotations
 
 import difflib
+import functools
+import re
 import sys
-from collections.abc import Collection, Iterable
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 
 from harness.secrets import redact
 
+_CODE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
-class BenchError(Exception):
-    """The base class of all errors that users see. `exit_code`: see docs/reference."""
 
-    exit_code = 1
+class WordedError(Exception):
+    """An error with a code and fields for programs, and with words for people.
+
+    The words of the code `plan.no_checkpoint_yet` are `no_checkpoint_yet` in `harness/plan/words.toml`, a template that
+    the fields fill in. `bench.` stands for `harness` itself. A file of a user's own has no such words: it gives a
+    sentence in place of a code.
+    """
+
+    code: str
+    """The code, or "" for an error that was raised with a sentence."""
+    fields: Mapping[str, object]
+    """What the template fills in."""
+
+    def __init__(self, code: str, /, **fields: object) -> None:
+        """Fill in the words of the code. code: a sentence is taken as it is."""
+        is_code = _CODE.fullmatch(code) is not None
+        self.code, self.fields = code if is_code else "", fields
+        super().__init__(_words(code).format(**fields) if is_code else code)
 
     def __str__(self) -> str:
         return redact(super().__str__())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Another process gets a field that is no number as text: exceptions and models may not be picklable.
+        plain = {name: value if isinstance(value, int | float) else str(value) for name, value in self.fields.items()}
+        return type(self), self.args, self.__dict__ | {"fields": plain}
+
+
+def _words(code: str) -> str:
+    room, _, name = code.rpartition(".")
+    words: str = _words_of(room)[name]
+    return words
+
+
+@functools.cache
+def _words_of(room: str) -> dict[str, str]:
+    """Return the words of a room by their names. A room is a folder of `harness`, or another package of bench."""
+    own = Path(__file__).parent
+    parts = room.split(".")
+    folder = own if room == "bench" else (own.parent if (own.parent / parts[0]).is_dir() else own).joinpath(*parts)
+    return tomllib.loads((folder / "words.toml").read_text(encoding="utf-8"))
+
+
+class BenchError(WordedError):
+    """The base class of all errors that end a command. `exit_code`: see docs/reference."""
+
+    exit_code = 1
 
 
 class RefusedError(BenchError):
@@ -43,7 +89,8 @@ class UnknownNameError(RefusedError, ValueError):
     def __init__(self, noun: str, name: str, known: Collection[str], listed_by: str | None = None) -> None:
         """Build the message. listed_by: the listing command; without it, some of the known names are shown."""
         rest = f"`{listed_by}` lists all." if listed_by else f"There {'is' if len(known) == 1 else 'are'} {few(known)}."
-        super().__init__(f"unknown {noun} {shown(name)}{nearest(name, known)} {rest}")
+        likely = nearest(name, known)
+        super().__init__("bench.unknown_name", noun=noun, name=shown(name), nearest=likely, rest=rest)
 
 
 class Faults:

@@ -30,7 +30,9 @@ def require_own_packages() -> None:
             remedy = "Run from another folder, rename it, or set PYTHONSAFEPATH=1 (python -P)."
         else:
             remedy = "Uninstall it, or install bench in an environment of its own."
-        raise RefusedError(f"{stranger} stands before bench's own package {name} ({ours / name}). {remedy}")
+        raise RefusedError(
+            "bench.package_shadowed", shadowing=stranger, package=name, own_path=ours / name, remedy=remedy
+        )
 
 
 def _folders_of(variable: str) -> list[Path]:

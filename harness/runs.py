@@ -36,12 +36,10 @@ def home_of(sweep: str, given: Path | None) -> Path:
         return home_folder(given)
     home = folder.parent
     if given is not None and given.resolve() != home.resolve():
-        raise RefusedError(
-            f"{sweep} lies in {home}, and --home is {given}. Leave --home out, or copy the folder there."
-        )
+        raise RefusedError("bench.sweep_outside_home", folder=sweep, home=home, given=given)
     name = read_sweep(folder).name
     if folder.name != name:
-        raise RefusedError(f"{sweep}: holds the records of {name}, so its cells are not found here. Name it {name}.")
+        raise RefusedError("bench.folder_name_differs", folder=sweep, sweep_name=name)
     return home
 
 
@@ -63,9 +61,7 @@ def run_folder(given: str, home: Path) -> Path:
     if folder is None:
         ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
         known = f" Sweeps run there: {few(ran)}." if ran else " No sweep was run there yet."
-        raise RefusedError(
-            f"sweep {given!r}: no records in {home}{nearest(name, ran)}{known} Start it with `bench run`."
-        )
+        raise RefusedError("bench.no_records_of_sweep", given=given, home=home, nearest=nearest(name, ran), known=known)
     return folder
 
 
@@ -121,7 +117,7 @@ def read_arms(folder: Path, instead: str) -> SweepRecord:
 
     record = read_sweep(folder)
     if record.is_search:
-        raise RefusedError(f"{record.name} is a search, not a sweep of arms: {instead}.")
+        raise RefusedError("bench.search_without_arms", search=record.name, instead=instead)
     return record
 
 
@@ -145,7 +141,7 @@ def finished_analysis(given: str, home: Path) -> Analysis:
         try:
             return analyse(sweep, processes=process_count(len(sweep.cells)))
         except MetricError as error:
-            raise RefusedError(f"{error}.") from None
+            raise RefusedError("bench.in_metric", error=error) from None
 
     analysis = reading_around_damage(record, read)
     warn_of_damage(analysis.sweep.cells)
@@ -159,7 +155,7 @@ def require_any_done(sweep: SweepRecord, so: str) -> None:
     damaged = [cell.reason or "" for cell in sweep.cells if cell.state == "damaged"]
     if damaged:
         raise RefusedError("\n".join([f"{sweep.name}: no cell is done and whole, so {so}.", *damaged]))
-    raise RefusedError(f"{sweep.name}: no cell is done yet, so {so}. `bench run` continues it.")
+    raise RefusedError("bench.no_cell_done", sweep=sweep.name, consequence=so)
 
 
 def warn_of_damage(cells: Iterable[CellRecord]) -> None:

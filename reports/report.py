@@ -721,7 +721,7 @@ def read_report(path: Path) -> Report:
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(map(str, fault["loc"]))
-        raise DamagedRecordError(f"{path}: {place}: {fault['msg']}. `bench report` writes it again.") from None
+        raise DamagedRecordError("reports.report_damaged", path=path, place=place, fault=fault["msg"]) from None
 
 
 SECTIONS = tuple(name for name in Report.model_fields if name != "left_out")

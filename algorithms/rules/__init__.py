@@ -196,7 +196,7 @@ def checked(rule: Rule, method: str, given: object, like: Tensor, holds_bools: b
 
 
 def _fault(rule: Rule, fault: str) -> RefusedError:
-    return RefusedError(f"the rule {rule.type!r} ({inspect.getfile(type(rule))}): {fault}.")
+    return RefusedError("algorithms.in_rule", rule=rule.type, path=inspect.getfile(type(rule)), fault=fault)
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:

@@ -117,10 +117,7 @@ def requests_sent() -> int:
 def messenger() -> Messenger:
     """Return the messenger that was lent last. Raises EvalError if none was."""
     if not _lent:
-        raise EvalError(
-            "the grader is a judge, and only `bench run`, `bench tune` and `bench eval` can ask judges. Name another "
-            "grader here."
-        )
+        raise EvalError("evals.judge_not_askable")
     return _lent[-1]
 
 

@@ -134,7 +134,7 @@ class WorkerProcess:
         )
         if _read_line(self._worker, _START_LIMIT_S) != "ready\n":
             self._stop()
-            raise EvalError(f"the worker process {self._argument} did not start; {self._hint}")
+            raise EvalError("evals.worker_not_started", worker=self._argument, remedy=self._hint)
         return self._worker
 
     def _stop(self) -> None:

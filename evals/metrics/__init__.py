@@ -101,14 +101,14 @@ class Metric:
 
     def __post_init__(self) -> None:
         if "." in self.name:
-            raise EvalError(
-                f"the metric {self.name} has a full stop in its name, by which eval.final.<task>.<metric> separates "
-                "names: rename it"
-            )
+            raise EvalError("evals.full_stop_in_metric", metric=self.name)
         if self.unit not in get_args(Unit) or self.better not in (*get_args(Better), None):
             raise EvalError(
-                f"the metric {self.name} has unit={self.unit!r} and better={self.better!r}: units are "
-                f"{', '.join(map(repr, get_args(Unit)))}, and better is 'more', 'less' or None"
+                "evals.metric_unit_or_direction",
+                metric=self.name,
+                unit=self.unit,
+                better=self.better,
+                units=", ".join(map(repr, get_args(Unit))),
             )
 
     @property
@@ -128,9 +128,7 @@ class Metric:
         value = self.compute(samples) if k is None else self.compute(samples, k)
         if value is None or (isinstance(value, int | float) and math.isfinite(value)):
             return value
-        raise EvalError(
-            f"the metric {self.name} gave {value!r}: it must give a finite number, or None where there is no value"
-        )
+        raise EvalError("evals.metric_value_not_finite", metric=self.name, value=value)
 
 
 METRICS: Kind[Metric] = Kind(
@@ -162,7 +160,9 @@ def metrics_for(ks: Iterable[int]) -> dict[str, tuple[Metric, int | None]]:
         for k in wanted if metric.has_k else (None,):
             name = metric.name.replace(K, str(k))
             if name in found and found[name] != (metric, k):
-                raise RefusedError(f"two metrics have the name {name}: {metric.name} and {found[name][0].name}.")
+                raise RefusedError(
+                    "evals.duplicate_metric_name", name=name, metric=metric.name, other_metric=found[name][0].name
+                )
             found[name] = metric, k
     return found
 

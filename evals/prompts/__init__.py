@@ -109,19 +109,13 @@ class Template:
 
     def __post_init__(self) -> None:
         if HOLE not in self.text:
-            raise EvalError(f"the template {self.name} has no {HOLE} in its text: put it where the problem belongs")
+            raise EvalError("evals.template_without_problem", template=self.name, hole=HOLE)
         if self.system is not None and not self.chat:
-            raise EvalError(
-                f"the template {self.name} has a system message, but is plain text, which has none: set chat to true, "
-                "or put the message into the text"
-            )
+            raise EvalError("evals.system_in_plain_template", template=self.name)
         if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
-            raise EvalError(
-                f"the template {self.name} has stop={self.stop!r}: give a list of texts that are not empty (in Python "
-                'a tuple), e.g. ["Question:"]'
-            )
+            raise EvalError("evals.malformed_template_stop", template=self.name, stop=self.stop)
         if fault := self.thinking.fault(self.text):
-            raise EvalError(f"the template {self.name} {fault}")
+            raise EvalError("evals.in_template", template=self.name, fault=fault)
 
     @property
     def summary(self) -> str:

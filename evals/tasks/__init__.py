@@ -119,7 +119,7 @@ def get_task(name: str) -> Task:
 
         own = name[mode.end() :]
         if MODE_PREFIX.match(own):
-            raise EvalError(f"{name}: names two modes or budgets. Leave one of them out.")
+            raise EvalError("evals.two_modes_named", name=name)
         return in_mode(get_task(own), mode[0], mode["budget"])
     for family in FAMILIES.all().values():
         if name.startswith(family.prefix):
@@ -148,7 +148,7 @@ def runner_of(prefix: str) -> Callable[..., LmEvalResult]:
     """Return what runs the tasks of a family as their own package does. Raises EvalError if nothing does."""
     runners = (one.run_itself for one in FAMILIES.all().values() if one.prefix == prefix)
     if (runner := next(runners, None)) is None:
-        raise EvalError(f"nothing here runs tasks {prefix}<name> by itself. Name them among --tasks.")
+        raise EvalError("evals.family_without_runner", prefix=prefix)
     return runner
 
 

@@ -45,11 +45,7 @@ class Problem:
     def require_solution(self) -> str:
         """Return the solution. Raises EvalError if the problem has none."""
         if self.solution is None:
-            raise EvalError(
-                f"the problem {self.id} comes without a solution, which this run needs (rollout.sampler=given, a cold "
-                "start on solutions:<task>, or a teacher's prompt with {solution}). Give the task's rows a "
-                "`solution`, or use another task."
-            )
+            raise EvalError("evals.problem_without_solution", problem=self.id)
         return self.solution
 
 
@@ -77,7 +73,7 @@ class Environment:
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
-            raise EvalError(f"an environment has max_turns={self.max_turns}: give at least 1")
+            raise EvalError("evals.max_turns_too_small", max_turns=self.max_turns)
 
     def answer(self, problem: Problem, said: Sequence[str]) -> Reply:
         """Return the reply to the last of these turns.
@@ -86,10 +82,7 @@ class Environment:
         """
         answered = self.reply(problem, said)
         if not isinstance(answered, Reply):
-            raise EvalError(
-                f"the environment gave {answered!r} to a turn on the problem {problem.id}: give a Reply "
-                "(evals.tasks.environment)"
-            )
+            raise EvalError("evals.answer_not_a_reply", answer=answered, problem=problem.id)
         return answered
 
     @property
@@ -220,7 +213,11 @@ class Task:
         """Return the source of a split. Raises EvalError if there is none of that name."""
         if name not in self.splits:
             raise EvalError(
-                f"task {self.name} has no split {name!r}{nearest(name, self.splits)} It has {few(self.splits)}."
+                "evals.unknown_split",
+                task=self.name,
+                split=name,
+                nearest=nearest(name, self.splits),
+                known=few(self.splits),
             )
         return self.splits[name]
 
@@ -235,10 +232,7 @@ class Task:
     def require_grader(self) -> str:
         """Return the name of the grader. Raises EvalError for a task without one."""
         if self.grader is None:
-            raise EvalError(
-                f"task {self.name}: has no grader (`grader: null`), so no completion of it can be scored. Name a "
-                "grader, here or in the task's file, and give its rows their answers; or take a task that has one."
-            )
+            raise EvalError("evals.task_without_grader", task=self.name)
         return self.grader
 
 
@@ -251,9 +245,9 @@ def written_options(task: str, written: str) -> dict[str, str]:
     for option in written.split("&") if written else []:
         name, equals, text = option.partition("=")
         if not equals:
-            raise EvalError(f"{task}: option {option!r} has no value; write {task}?<option>=<value>&<option>=<value>")
+            raise EvalError("evals.option_without_value", task=task, option=option)
         if name in found:
-            raise EvalError(f"{task}: option {name} is given twice; give it once")
+            raise EvalError("evals.option_given_twice", task=task, option=name)
         found[name] = text
     return found
 

@@ -27,7 +27,7 @@ class Reply:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.reward):
-            raise EvalError(f"an environment gave the reward {self.reward} for a turn: give a finite number")
+            raise EvalError("evals.turn_reward_not_finite", reward=self.reward)
 
 
 @dataclass(frozen=True)

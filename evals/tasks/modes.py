@@ -26,18 +26,12 @@ def in_mode(task: Task, prefix: str, written_budget: str | None) -> Task:
     """
     name = f"{prefix}{task.name}"
     if task.asks_itself or task.gives_choices:
-        raise EvalError(
-            f"{name}: the prompts of {task.name} are whole as they come, and hold no flag of a mode. Evaluate it by "
-            "its own name, or name another task."
-        )
+        raise EvalError("evals.mode_without_flag", name=name, task=task.name)
     if written_budget is not None and task.environment is not None:
-        raise EvalError(
-            f"{name}: the completions of {task.name} have several turns, and a budget cuts one thought. Evaluate it by "
-            "its own name, or name another task."
-        )
+        raise EvalError("evals.budget_of_several_turns", name=name, task=task.name)
     budget = None if written_budget is None else int(written_budget)
     if budget == 0:
-        raise EvalError(f"{name}: a budget has at least 1 token. direct:{task.name} asks for no thinking at all.")
+        raise EvalError("evals.budget_too_small", name=name, task=task.name)
     mode: Mode = "direct" if budget is None else "think"
     return replace(
         task,

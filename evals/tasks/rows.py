@@ -38,9 +38,9 @@ def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise EvalError(f"{where}: not valid JSON ({error}); each line must be one JSON object") from error
+                raise EvalError("evals.row_not_json", where=where, error=error) from error
             if not isinstance(row, dict):
-                raise EvalError(f"{where}: {type(row).__name__} given; each line must be one JSON object")
+                raise EvalError("evals.row_not_object", where=where, given_type=type(row).__name__)
             yield where, row
 
 
@@ -158,11 +158,9 @@ class TaskRows:
 
     def __post_init__(self) -> None:
         if self.local is None and self.hub is None:
-            raise EvalError(f"{self.name}: no source of problems; give `file:` or `hub:`")
+            raise EvalError("evals.rows_without_source", name=self.name)
         if self.hub is not None and self.digest is None and self.hub.revision in {None, "main"}:
-            raise EvalError(
-                f"{self.name}: {self.hub} can change under the same name; pin it with `revision: <commit>` or `digest:`"
-            )
+            raise EvalError("evals.hub_rows_not_pinned", name=self.name, source=self.hub)
 
     @property
     def fingerprint(self) -> str:
@@ -196,15 +194,14 @@ class TaskRows:
         if grader is not None:
             for (where, _), problem in zip(rows, problems, strict=True):
                 if not grader.can_compare_with(problem.answer):
-                    raise EvalError(f"{where}: {grader.fault(problem.answer)}")
+                    raise EvalError("evals.in_answer", where=where, fault=grader.fault(problem.answer))
         self._check_rows(problems, origin)
         digest = rows_digest(problems)
         matches = None if self.digest is None else digest == self.digest
         # Only rows of the source that the digest was made from must match it; see `TaskRows.digest_of`.
         if matches is False and source == self.digest_of:
             raise EvalError(
-                f"{origin} is not the data that {self.name} was pinned to: its rows have the digest {digest}, pinned "
-                f"is {self.digest}; restore the original data, or pin the new digest (scores on the two do not compare)"
+                "evals.data_digest_differs", origin=origin, name=self.name, digest=digest, pinned_digest=self.digest
             )
         return LoadedRows(problems, origin, digest, matches)
 
@@ -212,7 +209,7 @@ class TaskRows:
         try:
             return list(hub_rows(str(hub), hub.id, hub.config, hub.split, hub.revision))
         except DataMissingError as error:
-            raise DataMissingError(f"{self._missing()} The hub said: {error}") from error
+            raise DataMissingError("evals.hub_rows_not_loaded", lookup=self._missing(), error=error) from error
 
     def _missing(self) -> str:
         """Return the message on what was looked up, where, and the remedy."""
@@ -234,16 +231,15 @@ class TaskRows:
     def _check_rows(self, problems: Sequence[Problem], origin: str) -> None:
         """Raise EvalError for no rows, another number than declared, or a repeated id."""
         if not problems:
-            raise EvalError(f"{origin} has no rows; a split has at least one: fetch it again, or name another source")
+            raise EvalError("evals.source_without_rows", origin=origin)
         if self.count is not None and len(problems) != self.count:
             raise EvalError(
-                f"{origin} has {len(problems)} rows, {self.name} has {self.count}; it is cut short or another one: "
-                "fetch it again"
+                "evals.row_count_differs", origin=origin, n_rows=len(problems), name=self.name, n_expected=self.count
             )
         seen: set[str] = set()
         for problem in problems:
             if problem.id in seen:
-                raise EvalError(f"{origin}: the id {problem.id!r} occurs twice; ids of a split must differ")
+                raise EvalError("evals.duplicate_problem_id", origin=origin, problem=problem.id)
             seen.add(problem.id)
 
 
@@ -265,9 +261,7 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
     if fields.answer_after is not None and has_answer:
         _, mark, answer = answer.rpartition(fields.answer_after)
         if not mark:
-            raise EvalError(
-                f"{where}: the field {fields.answer!r} has no {fields.answer_after!r}, which the answer follows"
-            )
+            raise EvalError("evals.answer_mark_missing", where=where, field=fields.answer, mark=fields.answer_after)
         # Thousands separators: GSM8K writes `1,000`.
         answer = re.sub(r"(?<=\d),(?=\d)", "", answer)
     difficulty = row.get(fields.difficulty)
@@ -285,23 +279,20 @@ def _with_reference(row: Row, where: str, column: str, grader: Grader) -> Row:
     try:
         reference = grader.reference_in(row)
     except EvalError as error:
-        raise EvalError(f"{where}: {error}") from None
+        raise EvalError("evals.in_row", where=where, error=error) from None
     return row if reference is None else {**row, column: reference}
 
 
 def _text(row: Row, name: str, where: str) -> str:
     """Return a field as text. Raises EvalError if it is missing, neither text nor a number, or not valid Unicode."""
     if name not in row:
-        raise EvalError(f"{where}: no field {name!r}; the row has {', '.join(map(repr, row))}; map it with `fields:`")
+        raise EvalError("evals.row_field_missing", where=where, field=name, row_fields=", ".join(map(repr, row)))
     value = row[name]
     is_number = (isinstance(value, int) and not isinstance(value, bool)) or (
         isinstance(value, float) and math.isfinite(value)
     )
     if not isinstance(value, str) and not is_number:
-        raise EvalError(f"{where}: the field {name!r} is {value!r}; it must be text or a finite number")
+        raise EvalError("evals.row_field_not_text", where=where, field=name, value=value)
     if isinstance(value, str) and (lone := _SURROGATE.search(value)):
-        raise EvalError(
-            f"{where}: the field {name!r} has half of a character, {lone[0]!a}, at place {lone.start()}; it cannot be "
-            "written as UTF-8: correct the row"
-        )
+        raise EvalError("evals.half_character_in_field", where=where, field=name, character=lone[0], place=lone.start())
     return str(value)

@@ -80,9 +80,9 @@ def compare(
     Example: bench compare tuned.eval base.eval
     """
     if not 0 < alpha < 1:
-        raise RefusedError(f"--alpha is {alpha:g}, but must lie between 0 and 1, e.g. 0.05.")
+        raise RefusedError("cli.alpha_out_of_range", alpha=alpha)
     if margin_pp is not None and not math.isfinite(margin_pp):
-        raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
+        raise RefusedError("cli.margin_not_finite", margin_pp=margin_pp)
     folder = home_folder(home)
     # Records made from another tool's results live only as long as the comparison.
     with TemporaryDirectory() as aside:
@@ -192,16 +192,10 @@ def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
     path = Path(given).resolve()
     if (path / "status.json").is_file():
         if not is_cell_directory_name(path.name):
-            raise RefusedError(
-                f"{given!r} is not a cell: its folder is not named <arm>-s<seed>-<hash10>. Give a cell's folder as "
-                "`bench run` named it, or SWEEP/ARM."
-            )
+            raise RefusedError("cli.not_a_cell_folder", given=given)
         folder = path.parents[1]
         if not (folder / "sweep.json").is_file():
-            raise RefusedError(
-                f"{given!r}: the cell belongs to no sweep: there is no {folder / 'sweep.json'}. Give it where "
-                "`bench run` left it, under <home>/<sweep>/cells."
-            )
+            raise RefusedError("cli.cell_without_sweep", given=given, path=folder / "sweep.json")
         sweep = read_sweep(folder)
         # Read as the question reads it, which may be under another evaluation than the cell's own.
         return Runs(path.name, sweep, [sweep.cell_at(path)])
@@ -209,10 +203,7 @@ def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
     sweep = read_sweep(run_folder(name if slash else given, home))
     if not slash or arm not in sweep.arms:
         hint = nearest(arm, sweep.arms) if slash else "."
-        raise RefusedError(
-            f"{given!r} names no arm{hint} Give SWEEP/ARM or a cell's folder; the arms of {sweep.name} are "
-            f"{few(sweep.arms)}."
-        )
+        raise RefusedError("cli.no_arm_named", given=given, nearest=hint, sweep=sweep.name, arms=few(sweep.arms))
     return Runs(given, sweep, [cell for cell in sweep.cells if cell.arm == arm])
 
 
@@ -227,13 +218,10 @@ def _imported(given: str, aside: Path, metric: str | None) -> Runs:
     """Return the runs in results of another tool. Raises RefusedError if they have several arms."""
     reader = next(added(Reader), None)
     if reader is None:
-        raise RefusedError(f"{given}: is no run of bench, and what reads results of other tools is not installed.")
+        raise RefusedError("cli.not_a_run", given=given)
     sweep = reader.read(given, aside, metric)
     if len(sweep.arms) > 1:
-        raise RefusedError(
-            f"{given}: holds the arms {few(sweep.arms)}, and one is compared with one. `bench import NAME {given}` "
-            "makes records of them all; then compare NAME/ARM with NAME/ARM."
-        )
+        raise RefusedError("cli.several_arms_imported", given=given, arms=few(sweep.arms))
     return Runs(given, sweep, sweep.cells)
 
 
@@ -246,16 +234,24 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
         shared = [name for name in treatment.sweep.tasks if name in baseline.sweep.tasks]
         remedy = f"Name one with --metric eval.final.TASK.NAME; both were on {', '.join(shared)}"
         raise RefusedError(
-            f"{treatment.label} is measured on {task}, {baseline.label} on {other}: scores on different tasks do not "
-            f"compare. {remedy if shared else 'No task is in both'}."
+            "cli.tasks_differ",
+            treatment=treatment.label,
+            treatment_task=task,
+            baseline=baseline.label,
+            baseline_task=other,
+            remedy=remedy if shared else "No task is in both",
         )
     # Tasks of a user's own can share a name, so their data is compared too.
     one, another = ({row.digest for row in side.sweep.data_of(task)} for side in sides)
     if one and another and not one & another:
         origins = [", ".join(row.origin for row in side.sweep.data_of(task)) for side in sides]
         raise RefusedError(
-            f"{task} is not the same in both: {treatment.label} was measured on rows from {origins[0]}, "
-            f"{baseline.label} on others from {origins[1]}. Scores on the two do not compare; measure both on one."
+            "cli.task_rows_differ",
+            task=task,
+            treatment=treatment.label,
+            treatment_origin=origins[0],
+            baseline=baseline.label,
+            baseline_origin=origins[1],
         )
 
 
@@ -279,10 +275,7 @@ def _matched_problems(
     matching, names = match_problems(task, known)
     for label, other in itertools.permutations(known):
         if matching.by == "id" and (lacks := known[other].keys() - known[label].keys()):
-            raise RefusedError(
-                f"{label}: has no sample of problem {min(lacks)} ({len(lacks)} such problems), which the other has. "
-                "Scores on different problems do not compare."
-            )
+            raise RefusedError("cli.problem_not_sampled", label=label, problem=min(lacks), n_problems=len(lacks))
     return matching, [names[side.label] for side in sides]
 
 
@@ -315,9 +308,14 @@ def _require_same_answers(sides: list[Runs], task: str) -> None:
     differ = [problem for problem, answer in one.items() if other.get(problem, answer) != answer]
     if differ:
         raise RefusedError(
-            f"{task} is not the same in both: the answer of problem {differ[0]} is {knob_text(one[differ[0]])} in "
-            f"{sides[0].label}, but {knob_text(other[differ[0]])} in {sides[1].label} ({len(differ)} such problems). "
-            "Scores on different problems do not compare; measure both on one."
+            "cli.answers_differ",
+            task=task,
+            problem=differ[0],
+            treatment_answer=knob_text(one[differ[0]]),
+            treatment=sides[0].label,
+            baseline_answer=knob_text(other[differ[0]]),
+            baseline=sides[1].label,
+            n_problems=len(differ),
         )
 
 
@@ -334,11 +332,13 @@ def _require_measured(side: Runs, group: Group, metric: str) -> None:
         recorded = sorted(filter(side.sweep.compares_arms, metrics))
         name = metric.rpartition(".")[2]
         if name in recorded:
-            raise RefusedError(
-                f"{group.label}: {metric} is not a finite number in any cell: there is nothing to compare."
-            )
+            raise RefusedError("cli.metric_not_finite", label=group.label, metric=metric)
         raise RefusedError(
-            f"{group.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: {few(recorded)}."
+            "cli.metric_not_recorded",
+            label=group.label,
+            metric=metric,
+            nearest=nearest(name, recorded),
+            known=few(recorded),
         )
 
 
@@ -375,7 +375,7 @@ def _spec(side: Runs) -> RunSpec:
     whole = (cell for cell in side.cells if cell.fault is None)
     cell = next((cell for cell in whole if (cell.path / "spec.json").is_file()), None)
     if cell is None:
-        raise RefusedError(f"{side.label}: none of its cells was started. {_how_to_run(side)}")
+        raise RefusedError("cli.no_cell_started", label=side.label, remedy=_how_to_run(side))
     return recorded_spec(cell)
 
 
@@ -397,10 +397,7 @@ def _require_same_evaluation(differs: Mapping[str, tuple[object, object]], task:
         if knob.startswith("eval.") and knob not in _NOT_OF_FINAL_SCORES
     ]
     if unlike:
-        raise RefusedError(
-            f"the two were evaluated differently on {task}: {', '.join(unlike)}. Evaluate both the same way, e.g. with "
-            "`bench eval CELL --baseline CELL --tasks ...`."
-        )
+        raise RefusedError("cli.evaluations_differ", task=task, differences=", ".join(unlike))
 
 
 def _unlike_seeds(sides: list[Runs], differs: Mapping[str, tuple[object, object]]) -> str | None:

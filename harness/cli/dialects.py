@@ -35,7 +35,7 @@ def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequ
     name: an algorithm with --as, a file with --from. Raises RefusedError for what cannot be answered.
     """
     if as_ is not None and from_ is not None:
-        raise RefusedError("--as and --from ask opposite questions: give one of them.")
+        raise RefusedError("cli.as_and_from_together")
     if from_ is None:
         translation = translate(DIALECTS.find(str(as_)), find_objective(name, settings))
         if json:
@@ -44,7 +44,7 @@ def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequ
             _print_translation(title(name, settings), translation)
         return
     if settings:
-        raise RefusedError(f"--set {settings[0]}: with --from the file says all. Set it there.")
+        raise RefusedError("cli.set_with_from", setting=settings[0])
     dialect_name, _, config_name = from_.partition(":")
     dialect = DIALECTS.find(dialect_name)
     given = read_settings(Path(name))
@@ -169,13 +169,13 @@ def read_settings(path: Path) -> dict[str, object]:
         else:
             document = _of_command_line(text)
     except FileNotFoundError:
-        raise RefusedError(f"{path}: there is no such file. --from reads a file with a trainer's settings.") from None
+        raise RefusedError("cli.settings_file_missing", path=path) from None
     except (YamlError, tomllib.TOMLDecodeError) as error:
-        raise RefusedError(f"{path}: {error}") from None
+        raise RefusedError("cli.in_file", path=path, error=error) from None
     if isinstance(document, list) and all(isinstance(one, str) for one in document):
         document = dict(filter(None, map(_override, document)))
     if not isinstance(document, dict) or not document:
-        raise RefusedError(f"{path}: holds no settings, but {shown(document)}. --from reads `setting: value` lines.")
+        raise RefusedError("cli.file_without_settings", path=path, document=shown(document))
     return {name: value for name, value in dotted(document).items() if value != {}}
 
 
@@ -188,7 +188,7 @@ def _of_command_line(text: str) -> dict[str, object]:
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
-        raise YamlError(f"is no shell script that can be read: {error}.") from None
+        raise YamlError("cli.unreadable_shell_script", error=error) from None
     # Options before the last `-m` belong to a launcher, unless their names have a dot.
     command = max((place for place, word in enumerate(words) if word == "-m"), default=-1)
     variables: dict[str, str] = {}

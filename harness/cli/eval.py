@@ -160,20 +160,14 @@ def eval_(
             "--lm-eval", {"--include-path": include_path, "--apply-chat-template": apply_chat_template or None}
         )
     if regrade and (memorisation or lm_eval):
-        raise RefusedError(
-            "--regrade draws nothing, but --lm-eval and --memorisation may have to. Leave them out, or leave --regrade "
-            "out: what is stored is not drawn again anyway."
-        )
+        raise RefusedError("cli.regrade_with_drawing")
     if top_p == 0:
-        raise RefusedError("--top-p is 0, but must be above 0 and at most 1: no token would be left to draw.")
+        raise RefusedError("cli.top_p_zero")
 
     preset = preset or (OWN_PRESET if own else "greedy")
     subject = find_subject(model, engine, device, dtype, as_trained=preset == OWN_PRESET)
     if own and subject.cell is None:
-        raise RefusedError(
-            "nothing to evaluate: give --tasks A,B (see `bench ls tasks`), or --lm-eval A,B. Only a cell has an "
-            "evaluation of its own."
-        )
+        raise RefusedError("cli.nothing_to_evaluate")
     names = own_spec(subject).eval.tasks if own else words("--tasks", tasks)
     convention = Convention.named(preset, subject).changed(
         problems=problems,
@@ -197,7 +191,7 @@ def eval_(
     )
     probe = next(added(StatementProbe), None) if memorisation else None
     if memorisation and probe is None:
-        raise RefusedError("--memorisation: nothing here can ask that. Leave it out.")
+        raise RefusedError("cli.memorisation_not_available")
 
     subjects = [subject]
     if baseline is not None:
@@ -223,7 +217,7 @@ def eval_(
 def _refuse_unheeded(needed: str, options: dict[str, object]) -> None:
     """Raise RefusedError for options that have no effect without the `needed` one."""
     if unheeded := [option for option, value in options.items() if value is not None]:
-        raise RefusedError(f"{', '.join(unheeded)} would do nothing without {needed}.")
+        raise RefusedError("cli.options_without_effect", options=", ".join(unheeded), needed=needed)
 
 
 def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:

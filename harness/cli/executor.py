@@ -129,7 +129,5 @@ def _seconds(option: str, given: str, shortest_s: int) -> int:
     hours, minutes, rest = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
     total_s = 3600 * hours + 60 * minutes + rest
     if total_s < shortest_s:
-        raise RefusedError(
-            f"{option} is {given!r}, but must be a duration of at least {shortest_s} s, such as 90s, 30m or 1h30m."
-        )
+        raise RefusedError("cli.not_a_duration", option=option, given=given, shortest_s=shortest_s)
     return total_s

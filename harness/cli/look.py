@@ -230,7 +230,7 @@ def show(
         _show_algorithm(name, set_ or [], json)
         return
     if set_:
-        raise RefusedError(f"--set {set_[0]}: only an algorithm's knobs can be set here, and {name} is not one.")
+        raise RefusedError("cli.set_on_non_algorithm", setting=set_[0], name=name)
     if (settings := _settings_of_file(name)) is not None:
         if json:
             print_json(settings)

@@ -217,11 +217,11 @@ def cp(
         raise UnknownNameError("sweep, probe or profile", name, known, "bench ls sweeps` or `bench ls profiles")
     path = target / f"{name}.yaml" if target.is_dir() else target
     if path.exists():
-        raise RefusedError(f"{path} exists already and is not overwritten. Give another name.")
+        raise RefusedError("cli.target_exists", path=path)
     try:
         shutil.copyfile(known[name], path)
     except OSError as error:
-        raise RefusedError(f"{path}: cannot be written ({error.strerror}).") from None
+        raise RefusedError("cli.target_not_writable", path=path, reason=error.strerror) from None
     if json:
         print_json({"path": str(path)})
     else:
@@ -249,7 +249,7 @@ def coldstart(
     from harness.config.model_source import TINY
 
     if out.exists():
-        raise RefusedError(f"--out {out} exists already and is not overwritten. Give a folder that does not exist.")
+        raise RefusedError("cli.out_folder_exists", out=out)
     import torch
 
     from harness.cli.live import Countdown

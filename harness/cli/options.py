@@ -93,9 +93,7 @@ def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
     others = [key for key in parsed if not key.startswith(PREFIX)]
     if others:
         knob, value = next(iter(active_knobs(objective).items()))
-        raise RefusedError(
-            f"--set {others[0]}: only knobs of the objective can be set here, e.g. --set {PREFIX}{knob}={value}."
-        )
+        raise RefusedError("cli.not_an_objective_knob", setting=others[0], prefix=PREFIX, knob=knob, value=value)
     try:
         return with_overrides(objective, {key.removeprefix(PREFIX): value for key, value in parsed.items()}, PREFIX)
     except FaultyError as error:
@@ -150,7 +148,7 @@ def words(option: str, given: str | None) -> list[str]:
         return []
     found = [word.strip() for word in given.split(",") if word.strip()]
     if not found:
-        raise RefusedError(f"{option} is {given!r}, but must be one or more names separated by commas.")
+        raise RefusedError("cli.not_a_name_list", option=option, given=given)
     return found
 
 
@@ -159,7 +157,7 @@ def whole_numbers(option: str, given: str, least: int = 1) -> list[int]:
     found = words(option, given)
     if not all(word.isdecimal() and int(word) >= least for word in found):
         kind = "positive integers" if least else "integers"
-        raise RefusedError(f"{option} is {given!r}, but must be {kind} separated by commas, e.g. 1,8.")
+        raise RefusedError("cli.not_numbers", option=option, given=given, kind=kind)
     return [int(word) for word in found]
 
 

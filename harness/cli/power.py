@@ -128,18 +128,18 @@ def power(
     """
     if effect is None:
         if sd is not None or correlation is not None:
-            raise RefusedError("--sd and --correlation need --effect too, e.g. --effect 2pp.")
+            raise RefusedError("cli.spread_without_effect")
         _next_steps(sweep, home_folder(home), as_json=json)
         return
     effect_pp = _percentage_points(effect)
     if sd is None:
         if correlation is not None:
-            raise RefusedError("--correlation needs --sd too, e.g. --sd 2 --correlation 0.6.")
+            raise RefusedError("cli.correlation_without_sd")
         design, rows = _measured(sweep, home_folder(home), effect_pp)
     else:
         design, rows = _assumed(sweep, home_folder(home), effect_pp, sd, correlation or 0.0)
     if not rows:
-        raise RefusedError(f"{design.sweep}: one arm, so there is no contrast to find an effect in.")
+        raise RefusedError("cli.only_one_arm", sweep=design.sweep)
     if json:
         print_json(_document(design, rows))
     else:
@@ -171,17 +171,13 @@ def _percentage_points(given: str) -> float:
     number = text.removesuffix("pp").strip()
     # Without its unit, 0.02 could mean a fraction or percentage points.
     if number == text:
-        raise RefusedError(
-            f"--effect is {given!r}: give the difference in percentage points with its unit, e.g. 2pp for 70 % to 72 %."
-        )
+        raise RefusedError("cli.effect_without_unit", given=given)
     try:
         value = float(number)
     except ValueError:
-        raise RefusedError(f"--effect is {given!r}: {number!r} is not a number; write e.g. 2pp.") from None
+        raise RefusedError("cli.effect_not_a_number", given=given, text=number) from None
     if not SMALLEST_PP <= value <= 100:
-        raise RefusedError(
-            f"--effect is {given!r}: give {SMALLEST_PP:g}pp to 100pp; the test is two-sided, so it has no sign."
-        )
+        raise RefusedError("cli.effect_out_of_range", given=given, min_pp=SMALLEST_PP)
     return value
 
 
@@ -192,13 +188,10 @@ def _measured(given: str, home: Path, effect_pp: float) -> tuple[PowerDesign, li
     try:
         analysis = finished_analysis(given, home)
     except RefusedError as error:
-        raise RefusedError(f"{error} {INSTEAD}") from None
+        raise RefusedError("cli.in_pilot_runs", error=error, remedy=INSTEAD) from None
     sweep, contrasts = analysis.sweep, declared_contrasts(analysis.sweep, analysis.measurements)
     if contrasts and all(len(contrast.replicates_pp) < MIN_PAIRS_FOR_SD for contrast in contrasts):
-        raise RefusedError(
-            f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which the sd of differences needs. "
-            f"{INSTEAD}"
-        )
+        raise RefusedError("cli.too_few_pairs", sweep=sweep.name, min_pairs=MIN_PAIRS_FOR_SD, remedy=INSTEAD)
     design = PowerDesign(
         sweep.name,
         sweep.baseline,
@@ -235,13 +228,9 @@ def _assumed(
     from reports.statistics import difference_sd
 
     if not SMALLEST_PP <= sd_pp <= 100:
-        raise RefusedError(
-            f"--sd is {sd_pp:g}: a standard deviation in percentage points is from {SMALLEST_PP:g} to 100, e.g. --sd 2."
-        )
+        raise RefusedError("cli.sd_out_of_range", sd_pp=sd_pp, min_pp=SMALLEST_PP)
     if not -1 <= correlation < 1:
-        raise RefusedError(
-            f"--correlation is {correlation:g}: it must be at least -1 and below 1, e.g. --correlation 0.6."
-        )
+        raise RefusedError("cli.correlation_out_of_range", correlation=correlation)
     # A sweep that was run is judged as it ran: the file of that name may have changed since.
     if (home / given / "sweep.json").is_file():
         record = read_sweep(home / given)
@@ -254,10 +243,7 @@ def _assumed(
         baseline = sweep.compare.baseline or arms[0]
         n_seeds, alpha = len(sweep.seed_list), sweep.compare.alpha
     if checkpoint is not None:
-        raise RefusedError(
-            f"--sd is the spread of an arm over training seeds, and {name} trains nothing: its problems are what is "
-            "replicated. Run it, and leave --sd out."
-        )
+        raise RefusedError("cli.sd_without_training", sweep=name)
     # sd * sqrt(2 (1 - correlation)): pairing removes the noise that two arms share over seeds.
     paired_sd = difference_sd(sd_pp, correlation)
     contrasts = declared_names(grid, arms, baseline)

@@ -82,15 +82,14 @@ def freeze(
     require_same_kind(place, is_search=False)
     if started := started_cells(planned.record(cell, folder) for cell in planned.cells):
         raise RefusedError(
-            f"{planned.sweep.name}: {len(started)} of {len(planned.cells)} cells have run already ({few(started, 3)}), "
-            "and a question must be registered before its first cell. Give the sweep another `name:` and seeds that "
-            "nobody has seen, or run it without a registration."
+            "cli.cells_already_run",
+            sweep=planned.sweep.name,
+            n_started=len(started),
+            n_cells=len(planned.cells),
+            cells=few(started, 3),
         )
     if searched := searches_begun(planned, folder):
-        raise RefusedError(
-            f"{planned.sweep.name}: the search of {few(searched, 3)} has begun, and a question must be registered "
-            "before its first trial. Give the sweep another `name:`, or run it without a registration."
-        )
+        raise RefusedError("cli.search_already_begun", sweep=planned.sweep.name, arms=few(searched, 3))
     command = command_until(command_line("run", sweep, profile, set_, seeds, arms), until, most_seeds)
     asked = write_question(planned, folder, command)
     question = register_design(asked, None if until is None else planned_design(planned, asked, most_seeds))
@@ -147,17 +146,15 @@ def verify(
     record = read_arms(folder, "a search's page is checked by `bench report`")
     kept = is_kept(folder)
     if not kept and not (folder / "report" / "report.json").is_file():
-        raise RefusedError(f"{record.name}: has no written report. `bench report {record.name}` writes one.")
+        raise RefusedError("cli.no_written_report", sweep=record.name)
     if kept and reflection_words is not None:
-        raise RefusedError(
-            f"{folder}: is a kept report, without the text that --reflection-words looks at. Leave it out."
-        )
+        raise RefusedError("cli.kept_report_without_texts", folder=folder)
     followed = words("--reflection-words", reflection_words) or None
     note("computing the report again")
     try:
         found = verify_kept(folder) if kept else verify_report(record, folder / "report", followed)
     except MetricError as error:
-        raise RefusedError(f"{error}.") from None
+        raise RefusedError("cli.in_metric", error=error) from None
     difference = found.difference
     if json:
         first = None if difference is None else {
@@ -171,7 +168,7 @@ def verify(
         print_text(f"{record.name}: all {total:,} values of {of_what}")
     if difference is not None:
         remedy = f" `bench report {record.name}` writes it again." if difference.is_stale else ""
-        raise BenchError(f"{record.name}: {difference.sentence}{remedy}")
+        raise BenchError("cli.report_differs", sweep=record.name, difference=difference.sentence, remedy=remedy)
 
 
 def verdict(
@@ -206,7 +203,7 @@ def verdict(
     record = analysis.sweep
     interim, rows = interim_sentence(document), document.judged
     if asked and not rows:
-        raise RefusedError(f"{record.name}: compares nothing yet. {statements(document)[0].sentence}")
+        raise RefusedError("cli.nothing_compared_yet", sweep=record.name, statement=statements(document)[0].sentence)
     judged = [judge(one, rows, interim) for one in asked]
     sentences = [statement.sentence for statement in statements(document)]
     registered = [row.sentence for row in document.registration]
@@ -227,4 +224,4 @@ def verdict(
         for row in [] if judged else open_rows:
             print_text(f"{row.name}: {what_to_do(row, record)}")
     if failed := sum(not one.holds for one in judged):
-        raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")
+        raise BenchError("cli.requirements_not_met", sweep=record.name, n_failed=failed, n_requirements=len(judged))

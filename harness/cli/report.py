@@ -67,7 +67,7 @@ def report(
     Example: bench report std_norm --format latex > results.tex
     """
     if json and format_ is not None:
-        raise RefusedError("--json and --format both say how to print the results: give one of them.")
+        raise RefusedError("cli.json_with_format")
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) or None
@@ -112,11 +112,9 @@ def write_search(folder: Path) -> tuple[dict[str, object], str]:
 
 def _report_search(folder: Path, followed: object, format_: str | None, as_json: bool) -> None:
     if format_ is not None:
-        raise RefusedError(f"{folder.name} is a search: its trials are in {folder / 'report' / 'report.json'}.")
+        raise RefusedError("cli.search_with_format", search=folder.name, path=folder / "report" / "report.json")
     if followed is not None:
-        raise RefusedError(
-            f"{folder.name} is a search, whose page has no --reflection-words: its cells are read by no report."
-        )
+        raise RefusedError("cli.search_with_reflection_words", search=folder.name)
     document, sentence = write_search(folder)
     if as_json:
         print_json(document)
@@ -149,7 +147,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report
                 try:
                     return sweep, write_report(sweep, page, reflection_words, processes)
                 except MetricError as error:
-                    raise RefusedError(f"{error}.") from None
+                    raise RefusedError("cli.in_metric", error=error) from None
 
         # The states are fixed, so that all parts of the page see the same ones while cells go on.
         whole = read_sweep(folder).as_it_stands

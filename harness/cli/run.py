@@ -118,15 +118,12 @@ def run(
     repeated = None
     if from_ is not None:
         if sweep or profile or settings or seeds is not None or arms or until:
-            raise RefusedError(
-                f"--from {from_} repeats the question of these records: leave out the sweep and the options that "
-                "change the question. `bench run NAME` continues a sweep and takes them."
-            )
+            raise RefusedError("cli.from_with_question", given=from_)
         folder = home_folder(home)
         repeated = run_to_repeat(from_, folder)
         sweep = given = str(repeated)
     elif sweep is None:
-        raise RefusedError("no sweep is given: name one, or give --from RUN. `bench ls sweeps` lists the shipped ones.")
+        raise RefusedError("cli.no_sweep_given")
     else:
         folder = home_of(sweep, home)
         given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
@@ -174,8 +171,12 @@ def run(
         is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
         remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
         raise BenchError(
-            f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}. "
-            f"`bench status {planned.sweep.name}` says why.{remedy}"
+            "cli.cells_not_done",
+            n_not_done=len(unmeasured),
+            n_cells=len(planned.cells),
+            cells=", ".join(unmeasured),
+            sweep=planned.sweep.name,
+            remedy=remedy,
         )
 
 
@@ -189,14 +190,9 @@ def run_to_repeat(given: str, home: Path) -> Path:
     place = Path(given)
     folder = place if (place / "sweep.json").is_file() else run_folder(given, home_folder(None))
     if folder.resolve().parent == home.resolve():
-        raise RefusedError(
-            f"--from {given} lies in {home}, where its finished cells would not be trained again. Give another folder "
-            f"with --home DIR. To train only what is missing there, use `bench run {folder.name}`."
-        )
+        raise RefusedError("cli.repeat_in_same_home", given=given, home=home, sweep=folder.name)
     if read_sweep(folder).is_search:
-        raise RefusedError(
-            f"--from {given} is a search, and each of its trials depends on those before. `bench tune` runs searches."
-        )
+        raise RefusedError("cli.search_not_repeatable", given=given)
     return folder
 
 

@@ -97,7 +97,7 @@ def tune(
     budget = plan.search.budget
     limit = trials or budget.trials
     if limit is None and budget.tokens is None and budget.hours is None:
-        raise RefusedError(f"{sweep}: the search would never end. Give --trials N, or `search.budget` in the file.")
+        raise RefusedError("cli.search_without_limit", sweep=sweep)
     at_once = workers or where.at_once(specs)
     command = command_line("tune", sweep, profile, set_, seeds)
     command += f" --trials {trials}" if trials else ""
@@ -155,8 +155,11 @@ def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | No
     problem = None
     if unmeasured:
         problem = BenchError(
-            f"{len(unmeasured)} of {len(confirming.cells)} confirming cells are not done: {', '.join(unmeasured)}. See "
-            f"`bench status {confirming.sweep.name}`."
+            "cli.confirming_cells_not_done",
+            n_not_done=len(unmeasured),
+            n_cells=len(confirming.cells),
+            cells=", ".join(unmeasured),
+            sweep=confirming.sweep.name,
         )
     # Without any cell there is no contrast to record.
     if len(unmeasured) == len(confirming.cells):
@@ -203,7 +206,7 @@ def _report_search(folder: Path, as_json: bool) -> None:
         print_text(sentence)
         print_link("report", page_of(folder))
     if study.best is None:
-        raise BenchError("no trial is complete; the table says why.")
+        raise BenchError("cli.no_trial_complete")
 
 
 def _trial_json(trial: TrialRecord) -> dict[str, object]:

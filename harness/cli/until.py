@@ -40,17 +40,12 @@ def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: 
     """Raise RefusedError for options of the number of seeds that contradict one another."""
     if until is None:
         if most_seeds is not None:
-            raise RefusedError(
-                f"--most-seeds needs --until verdict; for exactly {most_seeds} give --seeds {most_seeds}."
-            )
+            raise RefusedError("cli.most_seeds_without_until", most_seeds=most_seeds)
         return
     if until not in ENDS:
-        raise RefusedError(f"--until: {UnknownNameError('end', until, ENDS)}")
+        raise RefusedError("cli.unknown_end", error=UnknownNameError("end", until, ENDS))
     if seeds is not None:
-        raise RefusedError(
-            f"--seeds {seeds} and --until {until} both set the number of seeds: give --most-seeds {seeds} for at "
-            "most that many, or leave --until out for exactly that many."
-        )
+        raise RefusedError("cli.seeds_with_until", seeds=seeds, until=until)
 
 
 def command_until(command: str, until: str | None, most_seeds: int | None) -> str:

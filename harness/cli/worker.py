@@ -83,10 +83,7 @@ def worker(
     plan = with_known_tuning(make_plan(given, profile, settings, seeds, words("--arms", arms), where.on_gpu), folder)
     require_same_kind(plan.folder(folder), is_search=False)
     if plan.to_tune:
-        raise RefusedError(
-            f"{plan.sweep.name} first searches for the best setting of {few(plan.to_tune)}, and its cells depend on "
-            "the result. Run that search with `bench run`, on several machines if you like; then start the workers."
-        )
+        raise RefusedError("cli.search_not_done", sweep=plan.sweep.name, arms=few(plan.to_tune))
     for warning in plan.warnings:
         note(f"warning: {warning}")
     command = command_line("run", sweep, profile, settings, seeds, arms)
@@ -107,8 +104,11 @@ def worker(
     _say_what_is_done(work, as_json=json)
     if bad := [f"{name} ({state})" for name, state in work.ran.items() if state != "done"]:
         raise BenchError(
-            f"{len(bad)} of the {len(work.ran)} cells that this worker ran are not done: {few(bad)}. `bench status "
-            f"{plan.sweep.name}` says why."
+            "cli.worker_cells_not_done",
+            n_not_done=len(bad),
+            n_cells=len(work.ran),
+            cells=few(bad),
+            sweep=plan.sweep.name,
         )
 
 

@@ -118,7 +118,7 @@ def weights_fingerprint(spec: RunSpec) -> str:
         return parse_source(spec.model.source).fingerprint()
     path = folder / "checkpoint.json"
     if not path.is_file():
-        raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
+        raise RefusedError("config.checkpoint_missing", folder=folder)
     meta = read_json(path)
     # A checkpoint of step 0 holds no weights of its own.
     if meta["is_start"]:

@@ -35,10 +35,7 @@ def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     # A model in float32 has a head in float32 anyway.
     head: Literal["model", "float32"] = "model" if dtype == "float32" else spec.model.head_dtype
     if head not in ENGINES.find(engine).head_dtypes:
-        raise RefusedError(
-            f"model.head_dtype={head} with rollout.engine={engine}: this engine computes the output head in the dtype "
-            "of the model alone. Set rollout.engine to torch, or head_dtype to model."
-        )
+        raise RefusedError("config.head_dtype_not_offered", head_dtype=head, engine=engine)
     return spec.model_copy(
         update={
             "train": spec.train.model_copy(update={"device": device}),

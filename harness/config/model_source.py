@@ -65,14 +65,10 @@ class ModelSource:
         """Raise RefusedError if a local source is missing."""
         if self.kind in ("path", "builtin") and not (self.path / "config.json").is_file():
             raise RefusedError(
-                f"model.source {self.kind}:{self.name}: no config.json in {self.path}. Give a folder that "
-                "`save_pretrained` wrote (config.json, model.safetensors, tokenizer.json)."
+                "config.folder_without_config", source_kind=self.kind, source_name=self.name, path=self.path
             )
         if self.kind == "gguf" and not self.path.is_file():
-            raise RefusedError(
-                f"model.source gguf:{self.name}: there is no such file. Give the path of a .gguf file; `make models` "
-                "fetches a small one into .models."
-            )
+            raise RefusedError("config.gguf_file_missing", path=self.name)
 
 
 _READ = {
@@ -112,21 +108,14 @@ def parse_source(source: str, knob: str = "model.source") -> ModelSource:
     kind, colon, name = source.partition(":")
     kinds = get_args(Kind)
     if not colon or not name or kind not in kinds:
-        raise RefusedError(
-            f"{knob} is {source!r}, but must be builtin:tiny, hf:<id>[@<revision>], path:<dir> or gguf:<file>"
-            f"{nearest(kind, kinds)}"
-        )
+        raise RefusedError("config.unknown_source_kind", knob=knob, source=source, nearest=nearest(kind, kinds))
     if kind in ("builtin", "scratch") and name != "tiny":
-        raise RefusedError(f"{knob} is {source!r}, but the only {kind} model is {kind}:tiny.")
+        raise RefusedError("config.unknown_builtin_model", knob=knob, source=source, source_kind=kind)
     if kind == "hf":
         name, _, revision = name.partition("@")
         if not name:
-            raise RefusedError(f"{knob} is {source!r}, but names no model: hf:<id>[@<revision>].")
+            raise RefusedError("config.source_without_model", knob=knob, source=source)
         if not is_hub_id(name) or (revision and not is_hub_revision(revision)):
-            raise RefusedError(
-                f"{knob} is {shown(source)}, but the hub has models <name> and <owner>/<name> of letters, "
-                "digits, -, _ and . (no .. or --; at most 96), and their commits, tags and branches: "
-                "hf:<id>[@<revision>]. A folder is path:<dir>."
-            )
+            raise RefusedError("config.malformed_hub_id", knob=knob, source=shown(source))
         return ModelSource("hf", name, revision or None)
     return ModelSource(kind, name)  # type: ignore[arg-type]  # checked against the Literal above

@@ -101,10 +101,7 @@ def _demonstrations(data: str) -> str | dict[str, str]:
     try:
         return hashlib.blake2b(Path(data).read_bytes(), digest_size=20).hexdigest()
     except OSError as error:
-        raise RefusedError(
-            f"cold_start.data {data}: cannot be read ({error.strerror}). Give a JSONL file with `problem` and "
-            "`solution` in each line, solutions:<task>, or demonstrations:arithmetic."
-        ) from None
+        raise RefusedError("config.demonstrations_unreadable", data=data, reason=error.strerror) from None
 
 
 def template_identity(given: str) -> str:

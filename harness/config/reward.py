@@ -112,10 +112,7 @@ def parts_with_options() -> dict[str, type[RewardPart]]:
     for part in PARTS.all().values():
         if part.model_fields:
             if part.section in (*found, *RewardSpec.model_fields):
-                raise RefusedError(
-                    f"the reward part {part.name}: its options would be reward.{part.section}.*, a name that is taken. "
-                    "Give the part another `section`."
-                )
+                raise RefusedError("config.part_section_taken", part=part.name, section=part.section)
             found[part.section] = part
     return found
 

@@ -206,13 +206,12 @@ def recorded_spec(cell: CellRecord) -> RunSpec:
     from pydantic import ValidationError
 
     if "imported" in cell.spec:
-        raise RefusedError(f"{cell.path}: was imported: it has no settings of ours and no weights, only results.")
+        raise RefusedError("config.cell_was_imported", path=cell.path)
     try:
         return RunSpec.model_validate(cell.spec)
     except ValidationError as error:
         fields = [".".join(map(str, one["loc"])) for one in error.errors()]
         more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
         raise RefusedError(
-            f"{cell.path / 'spec.json'}: another version of bench wrote it ({', '.join(fields[:_SHOWN])}{more} do not "
-            "fit). Use the version that ran its sweep, with its plug-ins."
+            "config.spec_of_other_version", path=cell.path / "spec.json", keys=", ".join(fields[:_SHOWN]), more=more
         ) from None

@@ -160,10 +160,7 @@ def require_steady_positions(model: PreTrainedModel) -> None:
     # Models with several kinds of layers have a dict of parameters for each kind.
     of_kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     if any(one.get("rope_type") == "dynamic" for one in of_kinds):
-        raise RefusedError(
-            f"{type(model).__name__} has rotary embeddings of the type dynamic, whose frequencies change with the "
-            "longest sequence in the batch. Set rope_type in its config.json to another type, e.g. yarn or default."
-        )
+        raise RefusedError("engines.rope_frequencies_not_steady", model=type(model).__name__)
 
 
 def ends_with_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
@@ -209,8 +206,10 @@ def _engine_of(rollout: RolloutSpec, language_model: LanguageModel, model: PreTr
     backend = ENGINES.find(engine_on(str(model.device), rollout.engine))
     if model.device.type not in backend.devices:
         raise RefusedError(
-            f"rollout.engine={backend.name} runs on {' and '.join(backend.devices)}, but the model is on "
-            f"{model.device}. Set train.device, or another engine (`bench ls engines`)."
+            "engines.engine_not_on_device",
+            engine=backend.name,
+            devices=" and ".join(backend.devices),
+            device=model.device,
         )
     if refusal := backend.refusal(rollout, str(model.device)):
         raise RefusedError(refusal)

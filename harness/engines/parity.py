@@ -55,9 +55,7 @@ def require_parity(
     # Written so that NaN, for which no comparison holds, is a mismatch too.
     if not difference <= bound:
         raise EngineMismatchError(
-            f"After a sync of weights, log-probs of {engine} and of the model differ by {difference:.2g} on average, "
-            f"where rounding in {model.dtype} explains at most {bound:g}: {engine} does not compute with the weights "
-            "that are trained. Use --set rollout.engine=torch, or another version of the engine."
+            "engines.log_probs_differ_after_sync", engine=engine, difference=difference, dtype=model.dtype, bound=bound
         )
     return difference
 

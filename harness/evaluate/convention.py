@@ -27,10 +27,7 @@ OWN_PRESET = "cell"
 def own_spec(subject: Subject) -> RunSpec:
     """Return the spec of the cell that is evaluated. Raises RefusedError if the subject is no cell."""
     if subject.cell is None:
-        raise RefusedError(
-            f"--preset {OWN_PRESET} means a cell's own evaluation, and {subject.label} is no cell. Give a cell's "
-            "folder, or another preset."
-        )
+        raise RefusedError("evaluate.preset_without_cell", preset=OWN_PRESET, subject=subject.label)
     return recorded_spec(subject.cell)
 
 
@@ -69,7 +66,7 @@ class Convention:
         if name in PRESETS:
             return PRESETS[name]
         if name != OWN_PRESET:
-            raise EvalError(f"unknown sampling preset {name!r}{nearest(name, PRESETS)} There are {few(PRESETS)}.")
+            raise EvalError("evaluate.unknown_preset", preset=name, nearest=nearest(name, PRESETS), known=few(PRESETS))
         spec = own_spec(subject)
         own = spec.eval
         return cls(
@@ -125,10 +122,7 @@ class Convention:
         for name, budget in itertools.product(dict.fromkeys(tasks), dict.fromkeys(thinking_budgets_tokens)):
             task = get_task(name)
             if seen.setdefault(task.name, name) != name:
-                raise RefusedError(
-                    f"--tasks {seen[task.name]},{name}: both are named {task.name}, so their samples would be mixed. "
-                    "Name them differently in their files, or evaluate them one after the other."
-                )
+                raise RefusedError("evaluate.duplicate_task_name", first=seen[task.name], second=name, task=task.name)
             found.append(self._evaluation(subject, name, budget, allow_code))
         return found
 
@@ -139,9 +133,9 @@ class Convention:
         if task.asks_itself:
             template, grader = task.template, None
         if fault := task.fault_of_mode(get_template(template)):
-            raise RefusedError(f"--tasks {name}: {fault}.")
+            raise RefusedError("evaluate.in_tasks", task=name, fault=fault)
         if budget is not None and (fault := _fault_of_budget(name, task)):
-            raise RefusedError(f"--thinking-budget{fault}")
+            raise RefusedError("evaluate.in_thinking_budget", fault=fault)
         params = SamplingParams(
             self.max_completion_tokens,
             self.temperature,
@@ -152,18 +146,12 @@ class Convention:
         # The most likely choice is always the same, so more samples would repeat it.
         samples = 1 if task.gives_choices else self.samples_of(name)
         if params.temperature == 0 and samples > 1:
-            raise RefusedError(
-                f"{name}: {samples} samples per problem at temperature 0 would all be the same. Use --samples 1, or a "
-                "--temperature above 0."
-            )
+            raise RefusedError("evaluate.identical_greedy_samples", task=name, n_samples=samples)
         grader = grader or task.require_grader()
         # Looked up only for its error: an unknown name must be reported before problems are loaded.
         get_grader(grader)
         if runs_code(grader) and not allow_code:
-            raise RefusedError(
-                f"{name}: the grader {grader} runs programs that the model writes, on this machine. Read in "
-                "docs/howto/code.md what contains them, then give --allow-code; or leave this task out."
-            )
+            raise RefusedError("evaluate.code_not_allowed", task=name, grader=grader)
         rows = task.split("test").load()
         problems = list(itertools.islice(rows, self.problems))
         _require_gradable(name, problems, grader)
@@ -186,8 +174,7 @@ class Convention:
         # Only k that the user typed are an error. Those of a preset are dropped silently.
         if too_large and "ks" in self.asked:
             raise RefusedError(
-                f"--k {', '.join(map(str, too_large))} with {samples} samples per problem of {task}: pass@k needs "
-                "1 <= k <= samples. Raise --samples or drop these k."
+                "evaluate.k_above_samples", ks=", ".join(map(str, too_large)), n_samples=samples, task=task
             )
         return [k for k in self.ks if k not in too_large]
 
@@ -247,4 +234,4 @@ def _require_gradable(task: str, problems: Sequence[Problem], grader: str) -> No
         try:
             require_gradable(problem.answer, grader, problem.own_comparison)
         except EvalError as error:
-            raise EvalError(f"{task}, problem {problem.id}: {error}") from None
+            raise EvalError("evaluate.in_problem", task=task, problem=problem.id, error=error) from None

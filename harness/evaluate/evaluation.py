@@ -99,8 +99,7 @@ class TaskEvaluation:
         new = _keys(self._asked_for(before)) - there
         if policy is None and len(there | new) < total:
             raise RefusedError(
-                f"{conditions.task.name}: {total - len(there | new)} samples are not there, and --regrade draws none. "
-                "Leave it out to draw them, or ask for fewer --problems or --samples."
+                "evaluate.samples_not_stored", task=conditions.task.name, n_missing=total - len(there | new)
             )
 
         def tell_waiting(sentence: str, is_away: bool) -> None:

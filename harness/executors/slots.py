@@ -102,7 +102,7 @@ def local_slots(given: str = "") -> list[Slot]:
     given: what follows the executor's name after a colon; must be empty. Raises RefusedError.
     """
     if given:
-        raise RefusedError(f"--executor: {given!r} follows the name, but this executor takes no address. Remove it.")
+        raise RefusedError("executors.address_not_taken", address=given)
     # Indices that the user set are in CUDA's order; ours are in the order of nvidia-smi.
     order = {} if VISIBLE in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     gpus = [
@@ -122,10 +122,7 @@ def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
     kind: Device = "cpu" if device == "cpu" or (device == "auto" and not gpu_here()) else "cuda"
     there = [Slot("cpu", "")] * count if kind == "cpu" else [slot for slot in local_slots() if slot.kind == kind]
     if len(there) < count:
-        raise RefusedError(
-            f"train.processes is {count}, and each process takes a GPU, but this cell may use {len(there)}. Use --set "
-            f"train.processes={max(1, len(there))}, or run fewer cells at once (--workers)."
-        )
+        raise RefusedError("executors.too_few_gpus", n_processes=count, n_gpus=len(there), most=max(1, len(there)))
     return [
         replace(
             slot,
@@ -173,16 +170,14 @@ def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int, pr
     if not fitting and (alone := fitting_slots(there, devices)):
         most = max(Counter(slot.machine for slot in alone).values())
         what = "GPU" if alone[0].kind == "cuda" else "core"
-        raise RefusedError(
-            f"train.processes is {processes}, and each process takes a {what}, all on one machine, but no machine has "
-            f"more than {most}. Use --set train.processes={most}."
-        )
+        raise RefusedError("executors.machines_too_small", n_processes=processes, unit=what, most=most)
     if not fitting:
         gpus = sum(slot.kind == "cuda" for slot in there)
         raise RefusedError(
-            f"train.device is {' and '.join(sorted(devices))}, but the executor can run cells on {gpus} GPUs and "
-            f"{len(there) - gpus} CPU cores. Set train.device to one of these (GPUs are numbered from 0), or choose "
-            "another executor (`bench ls executors`)."
+            "executors.device_not_in_executor",
+            devices=" and ".join(sorted(devices)),
+            n_gpus=gpus,
+            n_cores=len(there) - gpus,
         )
     # A GPU's share depends on how many jobs it gets, and the first ones get one more if `count` is no multiple.
     on_each = [count // len(fitting) + (place < count % len(fitting)) for place in range(len(fitting))]
@@ -272,8 +267,7 @@ def _asked(*arguments: str) -> str | None:
         told = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_SMI_S)
     except subprocess.TimeoutExpired:
         raise RefusedError(
-            f"nvidia-smi {' '.join(arguments)} has not answered within {_SMI_S:.0f} s, so a GPU may hang. Set "
-            f"{VISIBLE}= (empty) to run on the CPU."
+            "executors.nvidia_smi_not_answering", arguments=" ".join(arguments), timeout_s=_SMI_S, variable=VISIBLE
         ) from None
     return told.stdout if told.returncode == 0 else None
 

@@ -46,10 +46,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
         text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=answer_follows, tokenize=False)
     except (TemplateError, ValueError) as error:
         roles = ", ".join(message["role"] for message in messages)
-        raise RefusedError(
-            f"the tokenizer's chat template cannot write messages of {roles} ({error}). Use another prompt template, "
-            "or --set model.chat_template=plain."
-        ) from error
+        raise RefusedError("models.chat_template_rejects_roles", roles=roles, error=error) from error
     return str(text)
 
 

@@ -98,8 +98,7 @@ class LanguageModel:
         unknown = self.unknown_tokens.intersection(ids)
         if unknown:
             raise RefusedError(
-                f"a prompt holds {self.tokenizer.convert_ids_to_tokens(min(unknown))}, a token that the model has no "
-                f"embedding for. Leave that prompt out: {text!r}"
+                "models.token_without_embedding", token=self.tokenizer.convert_ids_to_tokens(min(unknown)), text=text
             )
         return list(ids)
 
@@ -212,7 +211,7 @@ def load_model(
     try:
         require_matching_vocabulary(language_model)
     except RefusedError as error:
-        raise RefusedError(f"model.source {source}: {error}") from error
+        raise RefusedError("models.in_model_source", source=source, error=error) from error
     language_model.model.eval().to(device)
     return language_model
 
@@ -242,42 +241,27 @@ def require_matching_vocabulary(language_model: LanguageModel) -> None:
     """
     tokenizer, size = language_model.tokenizer, vocabulary_size(language_model.model)
     if language_model.chat_template == "tokenizer" and not tokenizer.chat_template:
-        raise RefusedError(
-            "its tokenizer has no chat template, which model.chat_template=tokenizer asks for. Use --set "
-            "model.chat_template=plain, or add the template to its folder as chat_template.jinja."
-        )
+        raise RefusedError("models.chat_template_missing")
     check = language_model.template_check
     if check is not None and not check.fits:
-        raise RefusedError(
-            f"its chat template writes {', '.join(check.split)}, which its tokenizer does not know as one token: the "
-            "template belongs to another tokenizer. Put the tokenizer's own template into the folder, or use --set "
-            "model.chat_template=plain."
-        )
+        raise RefusedError("models.chat_template_of_other_tokenizer", tokens=", ".join(check.split))
     unknown = {token: index for token, index in tokenizer.get_vocab().items() if index >= size}
     if not language_model.unknown_tokens.issuperset(unknown.values()):
         token, index = max(unknown.items(), key=lambda pair: pair[1])
         raise RefusedError(
-            f"its tokenizer knows {len(unknown)} tokens that the model has no embedding for, up to {token!r} with id "
-            f"{index}; the model has {size}. Give the model the tokenizer that it was trained with."
+            "models.tokens_without_embedding", n_unknown=len(unknown), token=token, token_id=index, n_embeddings=size
         )
     ends = language_model.eos_token_ids
     if not ends:
-        raise RefusedError(
-            "neither tokenizer nor generation config names an end-of-sequence token, so no completion could ever end. "
-            "Set eos_token in its tokenizer_config.json."
-        )
+        raise RefusedError("models.end_token_missing")
     for name, token_id in [*(("end-of-sequence", end) for end in ends), ("padding", language_model.pad_token_id)]:
         if not 0 <= token_id < size:
             raise RefusedError(
-                f"its {name} token has id {token_id}, but the model's vocabulary ends at {size - 1}. Correct "
-                "tokenizer_config.json and generation_config.json."
+                "models.special_token_outside_vocabulary", special=name, token_id=token_id, last_id=size - 1
             )
     # Any text shows whether the tokenizer appends an end-of-sequence token.
     if tokenizer("0")["input_ids"][-1] in ends:
-        raise RefusedError(
-            "its tokenizer puts an end-of-sequence token after every text, so that a prompt would be over before its "
-            "completion begins. Set add_eos_token to false in its tokenizer_config.json."
-        )
+        raise RefusedError("models.end_token_after_prompts")
 
 
 def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, source: str) -> None:
@@ -288,9 +272,13 @@ def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, sour
     token = min(token for token in own.keys() | others.keys() if own.get(token) != others.get(token))
     ids = [f"id {index}" if index is not None else "none" for index in (others.get(token), own.get(token))]
     raise RefusedError(
-        f"teacher.source {source}: its vocabulary of {len(others)} tokens is not the student's of {len(own)}; "
-        f"{token!r} has {ids[0]} there and {ids[1]} here. Distillation compares the two distributions token by token: "
-        "use a teacher with the student's tokenizer, usually a model of the same family."
+        "models.teacher_vocabulary_differs",
+        source=source,
+        n_teacher=len(others),
+        n_student=len(own),
+        token=token,
+        teacher_id=ids[0],
+        student_id=ids[1],
     )
 
 
@@ -378,7 +366,7 @@ def require_answerable(model: PreTrainedModel, prompts: Sequence[Sequence[int]],
     if max_completion_tokens < 1:
         raise ValueError(f"max_completion_tokens is {max_completion_tokens}, but must be at least 1")
     if not all(prompts):
-        raise PromptTooLongError("A prompt has no tokens; a template must give at least one.")
+        raise PromptTooLongError("models.prompt_without_tokens")
     require_room(model, max(len(prompt) for prompt in prompts), max_completion_tokens)
 
 
@@ -390,6 +378,9 @@ def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_complet
         room = context - longest_prompt_tokens
         remedy = f"Lower max_completion_tokens to {room} or less" if room > 0 else "Leave that prompt out"
         raise PromptTooLongError(
-            f"A prompt of {longest_prompt_tokens} tokens and max_completion_tokens={max_completion_tokens} exceed the "
-            f"model's context of {context} tokens. {remedy}, or filter long prompts."
+            "models.context_exceeded",
+            prompt_tokens=longest_prompt_tokens,
+            max_completion_tokens=max_completion_tokens,
+            context=context,
+            remedy=remedy,
         )

@@ -48,9 +48,12 @@ def load_pretrained(
         if names:
             listed = sorted(name if isinstance(name, str) else name[0] for name in names)
             raise RefusedError(
-                f"model.source {parsed}: it {what} {len(listed)} weights of a {type(model).__name__}, such as "
-                f"{', '.join(listed[:3])}, which would have to be random. Give a complete causal language model whose "
-                "config.json belongs to its weights."
+                "models.weights_do_not_fit",
+                source=parsed,
+                difference=what,
+                n_weights=len(listed),
+                model=type(model).__name__,
+                weights=", ".join(listed[:3]),
             )
     return (_unquantised(model, config, dtype) if parsed.kind == "gguf" else model), tokenizer
 
@@ -69,21 +72,23 @@ def require_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
             with safe_open(path, framework="pt") as weights:
                 found = {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise RefusedError(f"{path}: is not whole ({error}). Announce a checkpoint once it is.") from None
+            raise RefusedError("models.weights_file_incomplete", path=path, error=error) from None
         for name, shape in found.items():
             if shapes.get(name, shape) != shape:
                 raise RefusedError(
-                    f"{path}: is of another shape than the model that training started from: {name} is "
-                    f"{list(shape)}, not {list(shapes[name])}. Start from the folder `model` in the config file, and "
-                    "save the whole model that was trained."
+                    "models.weight_shape_differs",
+                    path=path,
+                    weight=name,
+                    shape=list(shape),
+                    start_shape=list(shapes[name]),
                 )
 
 
 def _require_weights(folder: Path) -> None:
     if (folder / "adapter_config.json").exists():
-        raise RefusedError(f"{folder}: holds adapters. Merge them into the weights before saving (merge_and_unload).")
+        raise RefusedError("models.adapters_not_merged", folder=folder)
     if not any(folder.glob("*.safetensors")):
-        raise RefusedError(f"{folder}: holds no weights in safetensors. Save it with save_pretrained.")
+        raise RefusedError("models.safetensors_missing", folder=folder)
 
 
 def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
@@ -105,7 +110,7 @@ def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
                 use_safetensors=True,
             )
     except (OSError, ValueError, LookupError, SafetensorError, RuntimeError) as error:
-        raise RefusedError(f"{folder}: its weights cannot be loaded ({str(error).splitlines()[0]}).") from error
+        raise RefusedError("models.weights_not_loadable", folder=folder, error=str(error).splitlines()[0]) from error
     for what, key in (
         ("lacks", "missing_keys"),
         ("has unknown", "unexpected_keys"),
@@ -113,8 +118,11 @@ def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
     ):
         if names := sorted(name if isinstance(name, str) else name[0] for name in info[key]):
             raise RefusedError(
-                f"{folder}: is of another shape than the model that training started from: it {what} "
-                f"{len(names)} weights, such as {', '.join(names[:3])}. Save the whole model, not wrapped in another."
+                "models.weights_differ_from_start",
+                folder=folder,
+                difference=what,
+                n_weights=len(names),
+                weights=", ".join(names[:3]),
             )
     weights: dict[str, Tensor] = loaded.state_dict()
     return weights
@@ -216,15 +224,9 @@ def gguf_architecture(path: Path) -> tuple[str, bool]:
     try:
         from gguf import GGUFReader
     except ImportError:
-        raise RefusedError(
-            f"model.source gguf:{path}: reading it needs the package gguf, which is not installed. Run: pip install "
-            "gguf"
-        ) from None
+        raise RefusedError("models.gguf_not_installed", path=path) from None
     try:
         fields = GGUFReader(path).fields
         return str(fields["general.architecture"].contents()), _TOKENS in fields
     except (ValueError, LookupError) as error:
-        raise RefusedError(
-            f"model.source gguf:{path}: is not a complete GGUF file ({path.stat().st_size} bytes; {error}). Download "
-            "it again, or give another model."
-        ) from None
+        raise RefusedError("models.gguf_file_incomplete", path=path, n_bytes=path.stat().st_size, error=error) from None

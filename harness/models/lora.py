@@ -57,9 +57,7 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> PreTrainedModel:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
-        raise RefusedError(
-            "model.lora needs the package peft, which is not installed. Run: pip install -e '.[lora]'"
-        ) from None
+        raise RefusedError("models.peft_not_installed") from None
     _require_targets(model, lora)
     # Weights that the memo already holds are shared instead of copied.
     adapted: PreTrainedModel = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
@@ -161,6 +159,8 @@ def _require_targets(model: PreTrainedModel, lora: Lora) -> None:
     missing = [name for name in lora.target_modules if name not in linear]
     if missing:
         raise RefusedError(
-            f"model.lora.target_modules names {', '.join(missing)}, but the linear layers of this "
-            f"{type(model).__name__} are {', '.join(sorted(linear)) or 'none'}. Choose among those."
+            "models.unknown_lora_targets",
+            targets=", ".join(missing),
+            model=type(model).__name__,
+            known=", ".join(sorted(linear)) or "none",
         )

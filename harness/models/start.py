@@ -145,7 +145,7 @@ def _device(device: str) -> str:
     if device == "cpu":
         return device
     if not torch.cuda.is_available():
-        raise RefusedError("train.device is cuda, but torch sees no CUDA device here. Use --set train.device=cpu.")
+        raise RefusedError("models.cuda_device_missing")
     if (share := gpu_share()) < 1:
         torch.cuda.set_per_process_memory_fraction(share)
     return device
@@ -162,10 +162,7 @@ def set_activation_checkpointing(model: PreTrainedModel, on: bool) -> None:
 
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if on and not layers:
-        raise RefusedError(
-            f"train.activation_checkpointing: transformers does not support it for {type(model).__name__}. Use --set "
-            "train.activation_checkpointing=false and a smaller train.micro_batch_tokens."
-        )
+        raise RefusedError("models.activation_checkpointing_not_supported", model=type(model).__name__)
     for layer in layers:
         layer.gradient_checkpointing = on
         layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)

@@ -244,7 +244,7 @@ def make_plan(
     """
     request = read_request(given, profile, settings, seeds, arms, on_gpu)
     if request.sweep.search is not None:
-        raise RefusedError(f"{given} is a search: it has no arms. Use `bench tune {given}`.")
+        raise RefusedError("plan.search_has_no_arms", given=given)
     return plan_arms(request)
 
 

@@ -43,16 +43,15 @@ def read_profile(path: Path) -> dict[str, object]:
         return document
     given = document.pop(EXTENDS)
     if not isinstance(given, str):
-        raise RefusedError(f"{path}: {EXTENDS} is {given!r}, but must name one profile, e.g. tiny.")
+        raise RefusedError("plan.extends_not_one_profile", path=path, key=EXTENDS, given=given)
     try:
         extended = find_profile(given, beside=path)
     except RefusedError as error:
-        raise RefusedError(f"{path}: {EXTENDS}: {error}") from None
+        raise RefusedError("plan.in_profile", path=path, key=EXTENDS, error=error) from None
     below = load_yaml(extended)
     if EXTENDS in below:
         raise RefusedError(
-            f"{path}: {EXTENDS} is {given}, which extends {below[EXTENDS]} itself: extend that, and state all that "
-            "differs from it."
+            "plan.extended_profile_extends_another", path=path, key=EXTENDS, given=given, base=below[EXTENDS]
         )
     # Facts of the extended profile are dropped; those of the file itself stay.
     facts = {key: document.pop(key) for key in _FACTS if key in document}
@@ -95,8 +94,12 @@ class MeasuredSpread:
         sampling_sd_pp = _percentage_points(path, document, _SAMPLING_SD) if _SAMPLING_SD in document else sd_pp
         if sampling_sd_pp > sd_pp:
             raise RefusedError(
-                f"{path}: {_SAMPLING_SD} is {sampling_sd_pp:g}, but it is a part of {_PAIRED_SD}, which is {sd_pp:g}: "
-                "give at most that."
+                "plan.sampling_sd_too_large",
+                path=path,
+                key=_SAMPLING_SD,
+                sampling_sd_pp=sampling_sd_pp,
+                paired_key=_PAIRED_SD,
+                paired_sd_pp=sd_pp,
             )
         given = knobs.get("eval.tasks", knobs.get("task.train"))
         tasks = [given] if isinstance(given, str) else given or []
@@ -122,5 +125,5 @@ def _percentage_points(path: Path, document: Mapping[str, object], key: str) -> 
     """Return a number of percentage points from a profile's file. Raises RefusedError for anything else."""
     given = document[key]
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 100:
-        raise RefusedError(f"{path}: {key} is {given!r}, but must be percentage points above 0, up to 100, e.g. 0.8.")
+        raise RefusedError("plan.not_percentage_points", path=path, key=key, given=given)
     return float(given)

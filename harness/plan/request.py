@@ -185,15 +185,9 @@ def read_request(
         record = read_sweep(folder)
         earlier = record.asked
         if record.is_imported:
-            raise RefusedError(
-                f"{folder}: holds results that `bench import` made records of, which cannot be run or planned. "
-                f"`bench report {record.name}` writes their page; the same `bench import` again reads them anew."
-            )
+            raise RefusedError("plan.results_were_imported", folder=folder, sweep=record.name)
         if earlier is None:
-            raise RefusedError(
-                f"{folder}: is a report that was kept without its sweep file. Give that file, or the name of the "
-                "shipped sweep."
-            )
+            raise RefusedError("plan.report_without_sweep_file", folder=folder)
         given, asked_in = str(folder / KEPT / earlier.file), Path(earlier.folder)
         if profile in (None, earlier.profile):
             profile, kept_profile = earlier.profile, folder / KEPT / KEPT_PROFILE

@@ -136,10 +136,7 @@ class SearchPlan:
         overridden = [knob for layer in self.request.overrides for knob in dotted(layer.settings)]
         for knob in overridden:
             if knob in self.search.knobs:
-                raise RefusedError(
-                    f"--set {knob}: this knob is searched, so each trial has a value of its own. Take it out of "
-                    f"`{self.where}`, or leave it to the search."
-                )
+                raise RefusedError("plan.searched_knob_set", knob=knob, where=self.where)
         _require_short_name(self)
         faults = list(metric_faults(self.search.objectives[0], self.spec({}, self.seeds[0]).eval))
         if faults:
@@ -189,7 +186,7 @@ def make_search_plan(
     request = read_request(given, profile, settings, seeds, on_gpu=on_gpu)
     search = request.sweep.search
     if search is None:
-        raise RefusedError(f"{given} has arms and no `search:`. Use `bench run {given}`, or add `search:`.")
+        raise RefusedError("plan.arms_without_search", given=given)
     plan = SearchPlan(request, search)
     plan.require_searchable()
     return plan
@@ -200,8 +197,10 @@ def _require_short_name(plan: SearchPlan) -> None:
     excess = len(plan.confirmation_name) - _LONGEST_NAME
     if excess > 0:
         raise RefusedError(
-            f"{plan.path}: name has {len(plan.sweep.name)} characters, and with -confirm, as the sweep is named that "
-            f"confirms the best, it is too long for a folder: shorten it to {len(plan.sweep.name) - excess}."
+            "plan.name_too_long",
+            path=plan.path,
+            n_characters=len(plan.sweep.name),
+            most_characters=len(plan.sweep.name) - excess,
         )
 
 
@@ -222,8 +221,7 @@ def _require_metrics(plan: SearchPlan) -> None:
         task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
         if task not in tasks or metric != "mean_tokens":
             raise RefusedError(
-                f"{plan.path}: search.objectives has {objective} as its second: give generated_tokens or "
-                f"eval.final.<task>.mean_tokens, of {', '.join(tasks)}."
+                "plan.unknown_second_objective", path=plan.path, objective=objective, tasks=", ".join(tasks)
             )
 
 
@@ -238,11 +236,7 @@ def _require_something_to_prune_by(plan: SearchPlan) -> None:
     steps = max(drawn, default=base.train.steps)
     # An evaluation after the last step is the final one, not one along training.
     if pruner in ("median", "asha") and not 0 < every < steps:
-        raise RefusedError(
-            f"{plan.path}: search.pruner is {pruner} with eval.every={every} and train.steps={steps}: it looks at "
-            "evaluations along training, and there is none. Set eval.every above 0 and below train.steps, or pruner to "
-            "{type: none}."
-        )
+        raise RefusedError("plan.pruner_without_evaluations", path=plan.path, pruner=pruner, every=every, steps=steps)
 
 
 def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
@@ -252,17 +246,18 @@ def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
     if not isinstance(threshold, int | float) or not threshold <= 1 or not isinstance(startup, int):
         return  # refused when the study is made, like everything that Optuna does not accept
     if threshold <= 0:
-        raise RefusedError(
-            f"{plan.path}: search.pruner is wilcoxon with p_threshold {threshold}, below which no p can lie: raise it."
-        )
+        raise RefusedError("plan.p_threshold_not_positive", path=plan.path, p_threshold=threshold)
     # The least k with 2^-k < threshold, and one seed more, which pruning then saves.
     needed = 1 + max(_FEWEST_PAIRS, startup, math.floor(-math.log2(threshold)) + 1)
     if given < needed:
         raise RefusedError(
-            f"{plan.path}: search.pruner is wilcoxon with {'one seed' if given == 1 else f'{given} seeds'} per trial: "
-            f"it compares trials seed by seed, and with p_threshold {threshold} and n_startup_steps {startup} it can "
-            f"prune one after {needed - 1} seeds at the earliest, before the last. Give `seeds` of {needed} or more, "
-            "or another pruner."
+            "plan.too_few_seeds_to_prune",
+            path=plan.path,
+            seeds="one seed" if given == 1 else f"{given} seeds",
+            p_threshold=threshold,
+            n_startup_steps=startup,
+            earliest=needed - 1,
+            n_needed=needed,
         )
 
 
@@ -336,20 +331,16 @@ def _require_action(plan: SearchPlan) -> None:
             alike = [pair for pair, reason in zip(alike, reasons, strict=True) if reason]
             why = next((reason for reason in reasons if reason), why)
         if alike == pairs:
-            raise GateError(
-                f"{plan.where}.{knob} cannot act anywhere in this search: {why}. Take it out, or search or set the"
-                " knobs that let it act."
-            )
+            raise GateError("plan.knob_never_acts", where=plan.where, knob=knob, reason=why)
         if inert is not None:
             around, reason = inert
             at = ", ".join(f"{name}={value}" for name, value in around.items()) or "the base"
-            raise GateError(
-                f"{plan.where}.{knob} cannot act at {at}: {reason}. Trials there would differ in nothing but their"
-                " name: make it conditional on what lets it act, e.g. when: {train.updates_per_rollout: [2, 4]}."
-            )
+            raise GateError("plan.knob_inert_at_setting", where=plan.where, knob=knob, setting=at, reason=reason)
         if alike:
             one, other = alike[0]
-            raise GateError(f"{plan.where}.{knob}: {one} and {other} do the same here ({why}): leave one out.")
+            raise GateError(
+                "plan.equivalent_knob_values", where=plan.where, knob=knob, first=one, second=other, reason=why
+            )
 
 
 def _surroundings(search: Search, knob: str) -> Iterator[dict[str, object]]:

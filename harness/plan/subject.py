@@ -98,10 +98,7 @@ def find_subject(
     elif path.is_file() and path.suffix == ".gguf":
         source = f"gguf:{given}"
     elif ":" not in given:
-        raise RefusedError(
-            f"{given!r} is not a model: there is no such folder or .gguf file. Give a folder that `save_pretrained` "
-            "wrote, a .gguf file, a cell or a checkpoint under runs/, builtin:tiny or hf:<id>[@<revision>]."
-        )
+        raise RefusedError("plan.not_a_model", given=given)
     parsed = parse_source(source)
     # Only local files are checked here: planning does not use the network.
     if parsed.kind != "hf":
@@ -148,14 +145,11 @@ def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bo
     if not (path / "checkpoint.json").is_file():
         folders = checkpoint_folders(path / "checkpoints")
         if not folders:
-            raise RefusedError(f"{path}: the cell has no checkpoint yet. Let `bench run` train it first.")
+            raise RefusedError("plan.no_checkpoint_yet", path=path)
         path = folders[-1]
     folder = path.parent.parent
     if not is_cell_directory_name(folder.name):
-        raise RefusedError(
-            f"{path} is a checkpoint of no cell: {folder} is not named <arm>-s<seed>-<hash10>. Give a cell's folder as "
-            "`bench run` named it, or a checkpoint in it."
-        )
+        raise RefusedError("plan.checkpoint_of_no_cell", path=path, folder=folder)
     cell = CellRecord.at(folder)
     as_trained = recorded_spec(cell)
     # The spec comes from the cell's folder, so what it would run must be known to this user.

@@ -321,10 +321,7 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
     path = shipped_probes().get(given) or find_file(given, shipped(SHIPPED), "sweep")
     document = load_yaml(path)
     if "objectives" in document:
-        raise RefusedError(
-            f"{given} is a probe, not a sweep: it trains nothing and measures gradients at frozen weights. Use "
-            f"`bench probe {given}`."
-        )
+        raise RefusedError("plan.probe_is_no_sweep", given=given)
     # Before the file is validated: it may name a plug-in's knobs, tasks or metrics.
     use_plugins(document, path)
     left_out: set[str] = set()
@@ -349,7 +346,7 @@ def use_plugins(document: Mapping[str, object], path: Path) -> None:
     """Make the plug-ins that a file names available, so that the rest of it can use them. Raises RefusedError."""
     named = document.get("plugins", [])
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise RefusedError(f"{path}: plugins is {named!r}, but must be a list of modules, e.g. [my_rules].")
+        raise RefusedError("plan.plugins_not_a_list", path=path, named=named)
     folders = [] if SHIPPED in path.parents else [path.parent, path.parent / KEPT_CODE]
     # A kept file comes with records, perhaps from somebody else: its code runs only if it is trusted.
     is_kept = path.parent.name == KEPT and (path.parent.parent / "sweep.json").is_file()
@@ -393,11 +390,11 @@ def parse_settings(settings: Sequence[str]) -> dict[str, object]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise RefusedError(f"--set {shown(setting)}: must be key=value, e.g. --set train.steps=20.")
+            raise RefusedError("plan.setting_without_value", setting=shown(setting))
         try:
             parsed[key.strip()] = parse_yaml(value)
         except YamlError as error:
-            raise RefusedError(f"--set {shown(setting)}: the value {error}") from None
+            raise RefusedError("plan.setting_not_yaml", setting=shown(setting), error=error) from None
     return parsed
 
 
@@ -421,4 +418,4 @@ def find_file(given: str, names: Mapping[str, Path], what: str) -> Path:
     stem = Path(given).stem
     hint = f"; did you mean the shipped {stem}?" if stem in names else nearest(stem, names)
     rest = f"Shipped: {few(names)}." if what == "probe" else f"`bench ls {what}s` lists all."
-    raise RefusedError(f"{what} {given!r}: there is no such file and no shipped {what} of that name{hint} {rest}")
+    raise RefusedError("plan.no_such_file", what=what, given=given, hint=hint, rest=rest)

@@ -116,8 +116,9 @@ def find_recorded(name: str, digest: str, kept: Path) -> UserModule:
     recorded = [module for module in candidates if module.digest == digest]
     if not recorded:
         raise RefusedError(
-            f"{named_by}: {' and '.join(dict.fromkeys(str(module.path) for module in candidates))} is not what the "
-            "records say was run. Restore that file in the current folder."
+            "plugins.not_as_recorded",
+            named_by=named_by,
+            paths=" and ".join(dict.fromkeys(str(module.path) for module in candidates)),
         )
     trusted = [module for module in recorded if user_code.is_trusted(module)]
     if not trusted:
@@ -133,7 +134,7 @@ def require_trusted(module: UserModule, named_by: str) -> None:
 
 def _require_trusted(module: UserModule, named_by: str) -> None:
     if not user_code.is_trusted(module):
-        raise RefusedError(f"{named_by}: {user_code.why_not(module.name, module.path)}")
+        raise RefusedError("plugins.not_trusted", named_by=named_by, reason=user_code.why_not(module.name, module.path))
 
 
 def is_for_records() -> bool:
@@ -210,7 +211,7 @@ def folder_of_program(files: Sequence[str], named_by: str) -> Path:
         if (folder / files[0]).is_file():
             return folder
     raise RefusedError(
-        f"{named_by}: there is no file {files[0]} in {' or '.join(map(str, folders))}. Put it beside the sweep file."
+        "plugins.no_program_file", named_by=named_by, file=files[0], folders=" or ".join(map(str, folders))
     )
 
 
@@ -228,7 +229,9 @@ def _executed(name: str, named_by: str) -> ModuleType:
         with redirect_stdout(sys.stderr):
             return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # any error of the user's code is the user's to fix
-        raise RefusedError(f"{named_by}: {name} cannot be imported ({type(error).__name__}: {error}).") from error
+        raise RefusedError(
+            "plugins.cannot_import", named_by=named_by, name=name, error_type=type(error).__name__, error=error
+        ) from error
 
 
 @functools.cache
@@ -388,6 +391,9 @@ class Kind(Generic[Thing]):
                 other = known[name][1]
                 whose = "shipped one" if other is None else f"thing of the same kind in {other.path}"
                 raise RefusedError(
-                    f"{source.path if source else self._package}: the {self.noun} {name!r} has the name of a {whose}. "
-                    "Give it another name."
+                    "plugins.name_taken",
+                    path=source.path if source else self._package,
+                    noun=self.noun,
+                    name=name,
+                    whose=whose,
                 )

@@ -92,12 +92,9 @@ def find_user_program(given: Sequence[str], folder: Path, named_by: str) -> User
     for name in given:
         path = folder / name
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise RefusedError(
-                f"{named_by}: {name} lies outside of {folder}. Give a path below the sweep file's folder, so that it "
-                "can be kept with the records."
-            )
+            raise RefusedError("plugins.program_outside_folder", named_by=named_by, name=name, folder=folder)
         if not path.is_file():
-            raise RefusedError(f"{named_by}: there is no file {name} in {folder}. Put it beside the sweep file.")
+            raise RefusedError("plugins.no_program", named_by=named_by, name=name, folder=folder)
         found = UserModule(name, {name: path}, {name: path.read_bytes()}, installed=False)
         if path.suffix == ".py":
             found = _closed(path.stem, path, [path.parent], named_by, in_process=False)
@@ -118,13 +115,10 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
     """
     top = name.partition(".")[0]
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
-        raise RefusedError(
-            f"{named_by}: {name!r} is not a module name. Give the name that Python imports, without .py: my_module, or "
-            "my_package.my_module."
-        )
+        raise RefusedError("plugins.not_a_module_name", named_by=named_by, name=name)
     if _is_reserved(top):
         whose = "bench's own packages" if top in OUR_PACKAGES else "Python's own modules"
-        raise RefusedError(f"{named_by}: {name!r} has the name of one of {whose}, {top}. Rename your module.")
+        raise RefusedError("plugins.module_name_reserved", named_by=named_by, name=name, whose=whose, top=top)
     folders = list(dict.fromkeys(folder.resolve() for folder in folders))
     for folder in folders:
         if found := _locate(name, [folder]):
@@ -135,11 +129,8 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
         root = found.parents[name.count(".") + (found.name == "__init__.py")]
         return _closed(name, found, [root], named_by, within=top)
     if not folders:
-        raise RefusedError(f"{named_by}: there is no module {name}. Install the package anew, or uninstall it.")
-    raise RefusedError(
-        f"{named_by}: there is no module {name} in {' or '.join(map(str, folders))}, nor among the installed packages. "
-        "Put its file beside the sweep file, or install it."
-    )
+        raise RefusedError("plugins.package_not_installed", named_by=named_by, name=name)
+    raise RefusedError("plugins.no_module", named_by=named_by, name=name, folders=" or ".join(map(str, folders)))
 
 
 def _locate(name: str, folders: Sequence[Path]) -> Path | None:
@@ -194,7 +185,7 @@ def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator
     try:
         tree = ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
-        raise RefusedError(f"{named_by}: {path} is not valid Python ({error}).") from None
+        raise RefusedError("plugins.not_python", named_by=named_by, path=path, error=error) from None
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -226,7 +217,7 @@ def _require_free(module: str, path: Path, named_by: str) -> None:
     loaded = None if module in _importable else sys.modules.get(module)
     origin = getattr(loaded, "__file__", None)
     if origin is not None and Path(origin).resolve() != path.resolve():
-        raise RefusedError(f"{named_by}: {path} has the name of the installed {module} ({origin}). Rename it.")
+        raise RefusedError("plugins.module_name_installed", named_by=named_by, path=path, module=module, origin=origin)
 
 
 def _content(path: Path) -> bytes | None:

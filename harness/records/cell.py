@@ -134,7 +134,7 @@ def begins_s(starts: Sequence[Start], path: Path) -> list[float]:
     try:
         return [datetime.fromisoformat(start["time"]).timestamp() for start in starts if "time" in start]
     except (TypeError, ValueError) as error:
-        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file.") from None
+        raise DamagedRecordError("records.start_damaged", path=path, error=error) from None
 
 
 def is_cell_directory_name(name: str) -> bool:
@@ -325,7 +325,7 @@ class CellRecord:
         path = self.path / "steps.jsonl"
         row = read_last_row(path)
         if not isinstance(n_tokens := 0 if row is None else row.get("generated_tokens"), int):
-            raise DamagedRecordError(f"{path}, last row: lacks generated_tokens. Restore the file.")
+            raise DamagedRecordError("records.no_generated_tokens", path=path)
         return n_tokens
 
     @property
@@ -357,9 +357,7 @@ class CellRecord:
         """The provenance of every start; raises as `provenance`."""
         starts = self.read_starts()
         if not starts:
-            raise DamagedRecordError(
-                f"{self.path / STARTS_FILE}: is missing. Restore it, or delete its folder and run the sweep again."
-            )
+            raise DamagedRecordError("records.starts_missing", path=self.path / STARTS_FILE)
         return [{name: value for name, value in start.items() if name not in _START} for start in starts]
 
     def read_steps(self) -> list[dict[str, Any]]:
@@ -417,8 +415,7 @@ class CellRecord:
     def _require_steps(self, n_rows: int, n_steps: int) -> None:
         if n_rows < n_steps:
             raise DamagedRecordError(
-                f"{self.path / 'steps.jsonl'}: is damaged (it holds {n_rows} of the {n_steps} steps that "
-                "status.json counts). Restore the file, or move its folder away."
+                "records.steps_missing", path=self.path / "steps.jsonl", n_rows=n_rows, n_steps=n_steps
             )
 
     def read_timing(self) -> list[TimingRow]:

@@ -161,10 +161,7 @@ def require_inside(folder: Path, paths: Iterable[Path]) -> None:
     depth = len(folder.parts)
     for path in dict.fromkeys(Path(*one.parts[:end]) for one in paths for end in range(depth + 1, len(one.parts) + 1)):
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise DamagedRecordError(
-                f"{path}: is a link to {path.resolve()}, outside of {folder}. Put what it links to in its place, or "
-                "delete the link."
-            )
+            raise DamagedRecordError("records.link_outside_folder", path=path, target=path.resolve(), folder=folder)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -178,9 +175,7 @@ def read_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise DamagedRecordError(
-            f"{path}: cannot be read ({error.strerror}). Restore it, or delete its folder and run the sweep again."
-        ) from None
+        raise DamagedRecordError("records.unreadable", path=path, reason=error.strerror) from None
 
 
 def read_json(path: Path) -> Any:
@@ -189,9 +184,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(content.decode("utf-8"))
     except _NO_JSON as error:
-        raise DamagedRecordError(
-            f"{path}: is damaged ({error}). Restore it, or delete its folder and run the sweep again."
-        ) from None
+        raise DamagedRecordError("records.not_json", path=path, error=error) from None
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -200,12 +193,10 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises DamagedRecordError if the file is missing or holds something else.
     """
     if not path.exists():
-        raise DamagedRecordError(f"{path}: is missing. Restore it, or delete its folder and run the sweep again.")
+        raise DamagedRecordError("records.file_missing", path=path)
     document = read_json(path)
     if not isinstance(document, dict):
-        raise DamagedRecordError(
-            f"{path}: is damaged (it holds no JSON object). Restore it, or delete its folder and run the sweep again."
-        )
+        raise DamagedRecordError("records.not_an_object", path=path)
     return document
 
 
@@ -243,7 +234,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     except _NO_JSON:
         rows = []
     if len(rows) != sum(map(bool, lines)) or not all(isinstance(row, dict) for row in rows):
-        raise DamagedRecordError(f"{path}, {_first_fault(lines)}. Restore the file, or move its folder away.")
+        raise DamagedRecordError("records.rows_damaged", path=path, fault=_first_fault(lines))
     return rows
 
 
@@ -269,9 +260,9 @@ def read_last_row(path: Path) -> dict[str, Any] | None:
     try:
         row = json.loads(lines[-1])
     except _NO_JSON as error:
-        raise DamagedRecordError(f"{path}, last row: is damaged ({error}). Restore the file.") from None
+        raise DamagedRecordError("records.last_row_damaged", path=path, error=error) from None
     if not isinstance(row, dict):
-        raise DamagedRecordError(f"{path}, last row: is not a JSON object. Restore the file.")
+        raise DamagedRecordError("records.last_row_not_an_object", path=path)
     return row
 
 
@@ -306,12 +297,9 @@ def typed_rows(path: Path, rows: list[dict[str, object]], kind: type[TypedRow]) 
         return cast(list[TypedRow], rows)  # checked by column, in a third of the time
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise DamagedRecordError(f"{path}, row {number}: is not a JSON object. Restore the file.")
+            raise DamagedRecordError("records.row_not_an_object", path=path, number=number)
         if wrong := [name for name, wanted in fields.items() if not isinstance(row.get(name, ...), wanted)]:
-            raise DamagedRecordError(
-                f"{path}, row {number}: lacks {', '.join(wrong)}, or holds something else there. Restore the file, or "
-                "move its folder away."
-            )
+            raise DamagedRecordError("records.row_lacks_fields", path=path, number=number, lacking=", ".join(wrong))
     return cast(list[TypedRow], rows)
 
 

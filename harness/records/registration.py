@@ -117,7 +117,7 @@ def read_registration(folder: Path) -> Registration | None:
     try:
         return Registration(**{key: value for key, value in document.items() if key != "schema"})
     except TypeError:
-        raise DamagedRecordError(f"{path}: is damaged (it holds no registration). Restore it from a copy.") from None
+        raise DamagedRecordError("records.no_registration", path=path) from None
 
 
 def registration_found(sweep_folder: Path) -> dict[str, object]:

@@ -74,7 +74,7 @@ def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: Fal
     DamagedRecordError if the folder is a file.
     """
     if folder.exists() and not folder.is_dir():
-        raise DamagedRecordError(f"{folder}: is damaged (it is not a folder). {REMEDY}")
+        raise DamagedRecordError("records.rollouts_not_a_folder", folder=folder, remedy=REMEDY)
     paths = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
     return [path for path in paths if not (stand := stand_of(path)) or not superseded(*stand)]
 
@@ -132,7 +132,7 @@ def _with_types(path: Path, table: pyarrow.Table, columns: Sequence[str]) -> pya
         try:
             arrays.append(values.cast(types[name]) if name in types else values)
         except pyarrow.ArrowException as error:
-            raise DamagedRecordError(f"{path}: {name} is of another type ({error}). {REMEDY}") from None
+            raise DamagedRecordError("records.column_type", path=path, name=name, error=error, remedy=REMEDY) from None
     return pyarrow.table(arrays, names=list(columns))
 
 
@@ -179,7 +179,7 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
         faults.append("token/update")
     if faults:
         wrong = ", ".join(dict.fromkeys(faults))
-        raise DamagedRecordError(f"{path}: {wrong} is not of the tokens that the rows have. {REMEDY}")
+        raise DamagedRecordError("records.tokens_disagree", path=path, column=wrong, remedy=REMEDY)
 
 
 def _token_types() -> dict[str, pyarrow.DataType]:

@@ -21,11 +21,5 @@ def require_schema(path: Path, document: Mapping[str, object]) -> None:
     if schema == SCHEMA:
         return
     if isinstance(schema, int) and schema > SCHEMA:
-        raise OtherVersionError(
-            f"{path}: was made by a newer version of bench (records of schema {schema}, this one reads {SCHEMA}). Use "
-            "that version."
-        )
-    raise OtherVersionError(
-        f"{path}: was made by a development version of bench before 0.2. Move its folder away and run the sweep "
-        "again, or read it with that version."
-    )
+        raise OtherVersionError("records.newer_version", path=path, schema=schema, known=SCHEMA)
+    raise OtherVersionError("records.development_version", path=path)

@@ -29,10 +29,7 @@ def read_scores(path: Path) -> list[ScoreRow]:
     for number, row in enumerate(rows, start=1):
         require_bins(f"{path}, row {number}", row)
         if wrong := [name for name, value in row["metrics"].items() if not isinstance(value, int | float | None)]:
-            raise DamagedRecordError(
-                f"{path}, row {number}: the metric {', '.join(wrong)} is not a number. Restore the file, or move its "
-                "folder away."
-            )
+            raise DamagedRecordError("records.metric_not_a_number", path=path, number=number, metrics=", ".join(wrong))
     return rows
 
 
@@ -43,7 +40,7 @@ def require_bins(place: str, row: Mapping[str, object]) -> None:
     """
     bins = row.get("reliability") or []
     if not isinstance(bins, list):
-        raise DamagedRecordError(f"{place}: reliability is not a list. Restore the file, or move its folder away.")
+        raise DamagedRecordError("records.reliability_not_a_list", place=place)
     typed_rows(Path(f"{place}, reliability"), bins, Bin)
 
 
@@ -136,9 +133,11 @@ def match_problems(task: str, sides: Mapping[str, Contents]) -> tuple[Matching, 
     shared = [key for key in first if all(key in own for own in keyed.values())]
     if len(shared) < LEAST_MATCHED * len(every):
         raise RefusedError(
-            f"{few([*sides])}: have only {len(shared)} of {len(every)} problems of {task} in common by question and "
-            "reference answer, whatever their ids. Scores on different problems do not compare. Evaluate all of them "
-            "on the same problems."
+            "records.few_problems_in_common",
+            sides=few([*sides]),
+            n_shared=len(shared),
+            n_problems=len(every),
+            task=task,
         )
     # A key is (content, rank), so a repeated content is matched once for each repetition.
     names = {side: {own[key]: first[key] for key in shared} for side, own in keyed.items()}
@@ -165,7 +164,5 @@ def _require_agreement(task: str, sides: Mapping[str, Contents]) -> None:
         for one, content in contents.items():
             if content is not None and seen.setdefault(one, (side, content))[1] != content:
                 raise RefusedError(
-                    f"{seen[one][0]}, {side}: problem {one} of {task} has another question or reference answer in "
-                    "each, so ids do not say which problems are the same. Give the texts of all problems, or evaluate "
-                    "all on the same ones."
+                    "records.problem_ids_ambiguous", other=seen[one][0], side=side, problem=one, task=task
                 )

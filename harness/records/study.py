@@ -177,7 +177,7 @@ def read_study(sweep: Path) -> StudyRecord:
 
 
 def _damaged(path: Path, fault: str) -> DamagedRecordError:
-    return DamagedRecordError(f"{path}: is damaged: {fault}. `bench tune` writes it anew from the study's storage.")
+    return DamagedRecordError("records.study_damaged", path=path, fault=fault)
 
 
 def _contradictions(study: StudyRecord) -> list[str]:

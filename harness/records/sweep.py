@@ -405,4 +405,4 @@ def read_sweep(path: Path) -> SweepRecord:
 
 
 def _damaged(file: Path, fault: str) -> DamagedRecordError:
-    return DamagedRecordError(f"{file}: is damaged: {fault}. `bench run` writes it anew.")
+    return DamagedRecordError("records.sweep_damaged", path=file, fault=fault)

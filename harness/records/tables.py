@@ -40,7 +40,7 @@ def naming_damage(path: Path) -> Iterator[None]:
         # An error number means that the system failed, not the file's content.
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DamagedRecordError(f"{path}: is damaged ({error}). {REMEDY}") from None
+        raise DamagedRecordError("records.table_damaged", path=path, error=error, remedy=REMEDY) from None
 
 
 def read_parquet(
@@ -77,7 +77,7 @@ def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> 
         if pyarrow.types.is_list(values.type):
             gaps += pyarrow.compute.list_flatten(values).null_count
         if gaps:
-            raise DamagedRecordError(f"{path}: lacks {name} in {gaps} places. {REMEDY}")
+            raise DamagedRecordError("records.column_with_gaps", path=path, name=name, n_gaps=gaps, remedy=REMEDY)
 
 
 def as_array(column: pyarrow.Array | pyarrow.ChunkedArray) -> npt.NDArray[Any]:
@@ -122,8 +122,8 @@ def read_columns(path: Path) -> pyarrow.Table:
     except pyarrow.ArrowInvalid as error:
         # If a line is no JSON object, this raises an error that names the line.
         read_jsonl(path)
-        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file, or move its folder away.") from None
+        raise DamagedRecordError("records.columns_damaged", path=path, error=error) from None
     if len(table) != n_lines or text.startswith(BOM_UTF8):
         read_jsonl(path)
-        raise DamagedRecordError(f"{path}: is damaged ({len(table)} rows in {n_lines} lines). Restore the file.")
+        raise DamagedRecordError("records.row_count_differs", path=path, n_rows=len(table), n_lines=n_lines)
     return table

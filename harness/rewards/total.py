@@ -80,8 +80,7 @@ class TotalReward:
                 f"{weight:g} x {parts[name][row]:g} ({name})" for name, (weight, _) in self._parts.items()
             )
             raise RefusedError(
-                f"a completion's reward is {totals[row]:g} = {summed}, but the largest is {LARGEST_REWARD:g}, whose "
-                "square fits into 32 bits. Lower the weights in reward.parts, or what the function gives."
+                "rewards.reward_too_large", reward=totals[row], summed=summed, largest_reward=LARGEST_REWARD
             )
         return totals, parts
 
@@ -144,7 +143,9 @@ def source_digest(part: str) -> str | None:
     source = plugins.source_of(module, f"reward.parts.{part}")
     names = _names(ast.parse(source.contents[module]))
     if function not in names and "*" not in names:
-        raise RefusedError(f"reward.parts.{part}: {source.path} defines no {function}{nearest(function, names)}")
+        raise RefusedError(
+            "rewards.no_such_function", part=part, path=source.path, function=function, nearest=nearest(function, names)
+        )
     return source.digest
 
 
@@ -156,10 +157,7 @@ def load_function(reference: str) -> Callable[[Sequence[Attempt], RewardContext]
     module, _, name = reference.partition(":")
     function = getattr(plugins.imported(module, f"reward.parts.{reference}"), name, None)
     if not callable(function):
-        raise RefusedError(
-            f"reward.parts.{reference}: {name} is not a function of {module}. Give a function (group, context) -> list "
-            "of numbers."
-        )
+        raise RefusedError("rewards.not_a_function", reference=reference, name=name, module=module)
 
     def checked(group: Sequence[Attempt], context: RewardContext) -> list[float]:
         return _numbers(reference, function(group, context), len(group))
@@ -172,16 +170,10 @@ def _numbers(reference: str, given: object, count: int) -> list[float]:
     values = given if isinstance(given, list | tuple) else None
     if values is None or len(values) != count:
         what = type(given).__name__ if values is None else f"{len(values)} values"
-        raise RefusedError(
-            f"reward.parts.{reference} gave {what} for a group of {count} attempts: give a list of {count} numbers, in "
-            "the order of the attempts."
-        )
+        raise RefusedError("rewards.wrong_number_of_rewards", reference=reference, given=what, count=count)
     for value in values:
         if not isinstance(value, Real) or math.isinf(value):
-            raise RefusedError(
-                f"reward.parts.{reference} gave {value!r}: a reward is a finite number, or float('nan') for an attempt "
-                "that cannot be scored."
-            )
+            raise RefusedError("rewards.reward_not_a_number", reference=reference, given=value)
     return [float(value) for value in values]
 
 

@@ -176,8 +176,7 @@ class CellRun:
             self._trained.restore(checkpoint, checkpoint_path(self._cell.checkpoints, checkpoint.step))
         except RuntimeError as error:
             raise DamagedRecordError(
-                f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
-                "Restore it, or delete that folder: the next run then trains the cell from the start."
+                "run.checkpoint_of_another_cell", checkpoints=self._cell.checkpoints, step=checkpoint.step, error=error
             ) from None
         self._step = checkpoint.step
         done = checkpoint.progress

@@ -113,11 +113,7 @@ def _refusal(cell: CellRecord, spec: RunSpec, reason: str) -> RefusedError:
         f"eval.{name}={asked[name]} (it has {had.get(name)})" for name in asked if asked[name] != had.get(name)
     ]
     what = ", ".join(differing) or "the graders, problems and metrics of today"
-    return RefusedError(
-        f"{cell.path.name} is trained, but lacks samples for {what}, and {reason}. Copy the checkpoint back from where "
-        f"the cell was trained, ask for the evaluation that it has, or move {cell.path} away and run the sweep again, "
-        "which trains it anew."
-    )
+    return RefusedError("run.samples_missing", cell=cell.path.name, missing=what, reason=reason, path=cell.path)
 
 
 def _evaluate(
@@ -165,7 +161,7 @@ def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: St
     try:
         loaded = load_checkpoint(checkpoint)
     except UnusableCheckpointError as error:
-        raise RefusedError(f"{error} Or give another checkpoint of the cell.") from None
+        raise RefusedError("run.give_another_checkpoint", error=error) from None
     # If all weights come from the checkpoint, only the start's architecture matters.
     needs_start = loaded.is_start or isinstance(spec.model.lora, Lora)
     source = source_of_start(spec, home) if needs_start else spec.model.source

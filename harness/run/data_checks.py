@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evals.contamination import VERSION as CONTAMINATION_VERSION
 from evals.contamination import Overlap, is_contaminated, overlap
 from evals.pairs import parse_pair_source
-from evals.prompts import Message, Mode, get_template
+from evals.prompts import Mode, get_template
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from evals.tasks.rows import LoadedRows
@@ -110,9 +110,13 @@ def record_source(cache: Path, task: Task, split: str) -> dict[str, object] | No
         write_json(path, [*before, now])
     elif first["digest"] != rows.digest:
         raise RefusedError(
-            f"{task.name} {split}: {rows.origin} has the digest {rows.digest}, but had {first['digest']} when it was "
-            f"first used (recorded in {path}). Restore the rows, or give the new ones a task file of their own name: "
-            "scores on the two do not compare."
+            "run.rows_changed",
+            task=task.name,
+            split=split,
+            origin=rows.origin,
+            digest=rows.digest,
+            first=first["digest"],
+            path=path,
         )
     return now
 
@@ -240,18 +244,19 @@ def _require_room_for_budget(
     stop = language_model.encode_text(words)
     asked = f"eval.tasks has {task.name} with eval.template={spec.template}"
     if language_model.tokenizer.unk_token_id in stop:
-        raise RefusedError(
-            f"{asked}: its thinking.stop, {shown(words)}, has characters that the model's tokenizer lacks, so thinking "
-            "cannot be stopped with it. Name a template with words of the model's own, e.g. modes_digits for "
-            "builtin:tiny, or leave the task out."
-        )
+        raise RefusedError("run.stop_not_in_vocabulary", asked=asked, stop=shown(words))
     context = language_model.context_tokens
     needed = prompt_tokens + budget_tokens + len(stop) + spec.max_completion_tokens
     if context is not None and needed > context:
         raise RefusedError(
-            f"{asked}: a prompt of {prompt_tokens} tokens, {budget_tokens} of thinking, {len(stop)} that stop it and "
-            f"an answer of at most eval.max_completion_tokens={spec.max_completion_tokens} exceed the model's context "
-            f"of {context} tokens by {needed - context}. Lower the budget or eval.max_completion_tokens."
+            "run.thinking_exceeds_context",
+            asked=asked,
+            prompt_tokens=prompt_tokens,
+            budget_tokens=budget_tokens,
+            stop_tokens=len(stop),
+            max_completion_tokens=spec.max_completion_tokens,
+            context_tokens=context,
+            excess_tokens=needed - context,
         )
 
 
@@ -274,16 +279,13 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
             gold = getattr(problem, kind)
             if not gold:
                 raise RefusedError(
-                    f"reward.parts.{part}: the problem {problem.id} of {spec.task.train} has no {kind}, whose "
-                    f"likelihood is the reward. Give every row its {kind}, or leave the part out."
+                    "run.gold_text_missing", part=part, problem=problem.id, task=spec.task.train, gold_text=kind
                 )
             for text in (problem.problem, gold):
                 # An unknown token would get a likelihood that says nothing of the text.
                 if model.tokenizer.unk_token_id in model.encode_text(text):
                     raise RefusedError(
-                        f"reward.parts.{part}: the tokenizer of {name} lacks characters of {shown(text)} in the "
-                        f"problem {problem.id}, so the model cannot score it. Name a model that can encode this text, "
-                        "or leave the part out."
+                        "run.gold_text_not_in_vocabulary", part=part, model=name, text=shown(text), problem=problem.id
                     )
             written = gold_tokens(problem, kind, form, model)
             longest = max(longest, len(model.encode(template.render(problem.problem))) + len(written))
@@ -293,9 +295,12 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
         needed = longest + spec.rollout.max_completion_tokens + opening
         if context is not None and needed > context:
             raise RefusedError(
-                f"reward.parts.{part}: the longest prompt, completion and gold text take {needed} tokens together, but "
-                f"the context of {name} has {context}. Lower rollout.max_completion_tokens by {needed - context}, or "
-                "leave the part out."
+                "run.gold_text_exceeds_context",
+                part=part,
+                needed_tokens=needed,
+                model=name,
+                context_tokens=context,
+                excess_tokens=needed - context,
             )
 
 

@@ -109,8 +109,11 @@ class EncodedPairs:
         """Raise RefusedError if a step needs more pairs than there are."""
         if pairs_per_step > len(self):
             raise RefusedError(
-                f"pairs.pairs_per_step is {pairs_per_step}, but of {self.counts.rows} pairs {len(self)} are left "
-                f"({self.counts.dropped}). Lower pairs.pairs_per_step, or have more pairs kept."
+                "run.few_pairs_left",
+                pairs_per_step=pairs_per_step,
+                n_pairs=self.counts.rows,
+                n_left=len(self),
+                dropped=self.counts.dropped,
             )
 
     def batch(self, pairs: Sequence[int]) -> PairBatch:
@@ -150,7 +153,7 @@ def load_pairs(path: Path) -> EncodedPairs:
             raise ValueError("its content does not have the digest that it was written with")
         return _from_tensors(tensors, PairCounts(**header["counts"]))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise RefusedError(f"{path}: is damaged ({error}). Delete it; the next run makes it again.") from error
+        raise RefusedError("run.encoded_pairs_damaged", path=path, error=error) from error
 
 
 def _tensors(encoded: EncodedPairs) -> Iterator[tuple[str, Tensor]]:

@@ -154,15 +154,12 @@ def stage_name(job: Job) -> str:
 def require_made(ended: Ended, home: Path) -> None:
     """Raise RefusedError or StoppedError for a stage that did not succeed."""
     if ended.state == "refused":
-        raise RefusedError(ended.reason)
+        raise RefusedError(ended.reason or "")
     if ended.state != "done":
         raise StoppedError(f"{stage_name(ended.job)}: {ended.reason}\n{ended.output}".rstrip())
     # An executor on another machine may write into a home that this process does not see.
     if not (home / ended.job.path).exists():
-        raise StoppedError(
-            f"{stage_name(ended.job)}: the executor says that it is done, but {home / ended.job.path} is not there. "
-            "Jobs must be done in a home that this process can read."
-        )
+        raise StoppedError("run.output_not_there", stage=stage_name(ended.job), home=home / ended.job.path)
 
 
 def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ended:

@@ -101,10 +101,7 @@ def _drawn(
         generated_tokens += batch.generated_tokens
         paired, _ = pair_up(batch, pairs, spec.seed, step)
         if not len(paired):
-            raise RefusedError(
-                f"step {step} has no pair: for each prompt, all completions earned the same reward. Raise "
-                "rollout.prompts_per_step or rollout.samples_per_prompt, or let bench train, which goes on without."
-            )
+            raise RefusedError("run.step_without_pair", step=step)
         yield _rows(step, generated_tokens, PairBatch.of_rows(batch.sequences, batch.groups, paired))
 
 

@@ -286,10 +286,7 @@ class InModes(PromptOrder):
 
 def _difficulty(problem: Problem) -> float:
     if problem.difficulty is None:
-        raise RefusedError(
-            f"task.order is curriculum, but the training problem {problem.id} has no difficulty to sort by. Use "
-            "task.order: uniform, or a task whose problems have one (in a task of your own: a column `difficulty`)."
-        )
+        raise RefusedError("run.problem_without_difficulty", problem=problem.id)
     return problem.difficulty
 
 
@@ -354,14 +351,11 @@ def _pool(spec: RunSpec, problems: Sequence[Problem], have: str) -> Sequence[Pro
     pool, needed = spec.task.pool, spec.rollout.prompts_per_step
     widen = ", or have task.filter measure or keep more" if spec.task.filter.type != "none" else ""
     if pool is not None and pool > len(problems):
-        raise RefusedError(f"task.pool is {pool}, but {have}. Lower task.pool{widen}.")
+        raise RefusedError("run.pool_too_large", pool=pool, have=have, widen=widen)
     if pool is not None and pool < needed:
-        raise RefusedError(
-            f"task.pool is {pool}, but the prompts of a step are rollout.prompts_per_step={needed} different ones. "
-            "Raise task.pool, or lower rollout.prompts_per_step."
-        )
+        raise RefusedError("run.pool_too_small", pool=pool, needed=needed)
     if len(problems) < needed:
-        raise RefusedError(f"rollout.prompts_per_step is {needed}, but {have}. Lower rollout.prompts_per_step{widen}.")
+        raise RefusedError("run.too_many_prompts_per_step", needed=needed, have=have, widen=widen)
     return problems if pool is None else random_subset(problems, pool, random_key(spec.seed, "data", example="pool"))
 
 

@@ -73,20 +73,14 @@ def require_same_kind(folder: Path, *, is_search: bool) -> None:
         holds_search = holds_search or known.is_search
         holds_arms = not known.is_search and any(cell.path.exists() for cell in known.cells)
         if known.is_imported:
-            raise RefusedError(
-                f"{folder}: holds results that `bench import` made records of. Give the sweep another `name:`, or "
-                "choose another --home."
-            )
+            raise RefusedError("run.folder_of_imports", folder=folder)
     if is_search and holds_arms:
         ours, theirs = "a search", "a sweep of arms"
     elif not is_search and holds_search:
         ours, theirs = "a sweep of arms", "a search"
     else:
         return
-    raise RefusedError(
-        f"{folder}: holds the records of {theirs}, and {folder.name} is {ours} now, whose page would be written over "
-        "the other's. Give it another `name:`, or choose another --home."
-    )
+    raise RefusedError("run.folder_of_another_kind", folder=folder, theirs=theirs, name=folder.name, ours=ours)
 
 
 def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
@@ -163,8 +157,7 @@ def _writable(folder: Path) -> Iterator[None]:
         if is_disk_full(error):
             raise
         raise RefusedError(
-            f"{error.filename or folder}: cannot be written ({os.strerror(error.errno or 0)}). Make it writable, or "
-            "choose another place with --home DIR or BENCH_HOME."
+            "run.folder_not_writable", path=error.filename or folder, reason=os.strerror(error.errno or 0)
         ) from error
 
 
@@ -354,11 +347,7 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
         asked = "eval.samples or eval.problems have changed"
     else:
         return known.looks
-    raise RefusedError(
-        f"{asked}, but the looks of this question are fixed already, at {', '.join(map(str, known.looks))} seeds: if "
-        "they change after data were seen, their level no longer holds. The same command without the change continues "
-        "them. Or run without --until: what you add is then a further look, and its interval is wider."
-    )
+    raise RefusedError("run.looks_are_fixed", asked=asked, looks=", ".join(map(str, known.looks)))
 
 
 def require_looks(plan: Plan) -> None:
@@ -368,15 +357,9 @@ def require_looks(plan: Plan) -> None:
     """
     name = plan.sweep.name
     if plan.sweep.screening is not None:
-        raise RefusedError(
-            f"{name} is a screening: it ranks arms and gives no verdict to wait for. Leave --until out; then `bench "
-            f"run {confirmation_name(name)} --until verdict` adds seeds to its best arms."
-        )
+        raise RefusedError("run.screening_has_no_verdict", name=name, confirmation_name=confirmation_name(name))
     if plan.request.checkpoint is not None:
-        raise RefusedError(
-            f"--until verdict adds training seeds, and {name} evaluates one checkpoint, over whose problems it is "
-            "judged. Leave it out; more --eval-samples or problems narrow the interval."
-        )
+        raise RefusedError("run.one_checkpoint_has_no_seeds", name=name)
 
 
 def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> PlannedLooks:

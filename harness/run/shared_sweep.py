@@ -61,8 +61,7 @@ class WorkerRun(SweepRun):
         else:
             why = "another choice of arms and seeds"
         raise RefusedError(
-            f"{self.folder}: other processes run {few(running)} with {why}, and all workers of a sweep must ask the "
-            f"same question. Theirs is `{known.command}`. Use the same arguments here, or another `name:` or --home."
+            "run.another_question_runs", folder=self.folder, running=few(running), why=why, command=known.command
         )
 
     def _work(

@@ -239,9 +239,9 @@ class SweepCells:
         if ended.state == "away":
             self._put_off_cells_with_judges()
         elif state == "interrupted":
-            raise StoppedError(f"{name}: {ended.reason}.")
+            raise StoppedError("run.cell_stopped", cell=name, reason=ended.reason)
         if self.run.fail_fast and state in ("failed", "invalid"):
-            raise StoppedError(f"{name} is {state}: {ended.reason}. With --fail-fast, no other cell is started.")
+            raise StoppedError("run.cell_failed_fast", cell=name, state=state, reason=ended.reason)
 
     def _put_off_cells_with_judges(self) -> None:
         """Put off all cells that ask a judge, because each would wait for the absent judge.

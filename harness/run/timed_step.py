@@ -48,7 +48,7 @@ def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Execut
         pace = pace_of(record)
         timing = record.read_timing()
         if pace is None or len(timing) < STEPS:
-            raise RefusedError(f"--time: the timed cell diverged before step {STEPS}: lower its learning rate.")
+            raise RefusedError("run.timed_cell_diverged", steps=STEPS)
         last_s = timing[STEPS - 1]["total_s"]
     # The learning-rate schedule and the budget of the shortened spec are not those of the cell.
     return replace(pace, spec=spec.model_copy(update={"eval": short.eval}), step_s=last_s, problems=problems)

@@ -175,7 +175,6 @@ def fitted(
     if room < 1:
         between = f" and {other_tokens} of a thinking budget" if other_tokens else ""
         raise RefusedError(
-            f"the model's context of {context} tokens has no room for an answer behind a prompt of {longest}{between}. "
-            "Take a model with a longer context, another --template, or a smaller --thinking-budget."
+            "sampling.no_room_for_answer", context_tokens=context, prompt_tokens=longest, between=between
         )
     return replace(params, max_completion_tokens=min(params.max_completion_tokens, room))

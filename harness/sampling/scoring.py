@@ -86,16 +86,12 @@ def _encode(model: LanguageModel, one: Continuation) -> _Pair:
         begin = model.eos_token_ids[0] if begin is None else int(begin)
         whole, before = [*([] if tokens[:1] == [begin] else [begin]), *tokens], 1
     if not 0 < before < len(whole):
-        raise RefusedError(
-            f"a choice has no tokens of its own behind its question, so its likelihood is not known: {one.text!r} "
-            f"behind {one.context[-80:]!r}. Leave that document out of the task's rows"
-        )
+        raise RefusedError("sampling.choice_without_tokens", text=one.text, context=one.context[-80:])
     room = model.context_tokens
     # The last token is not an input, so it needs no room.
     if room is not None and len(whole) - 1 > room:
         raise RefusedError(
-            f"a question with its choice has {len(whole)} tokens, and the model's context {room}: take fewer few-shot "
-            f"examples (num_fewshot in the task's file), or leave the document out that ends {one.context[-80:]!r}"
+            "sampling.question_exceeds_context", n_tokens=len(whole), room=room, context=one.context[-80:]
         )
     return tuple(whole[:before]), tuple(whole[before:])
 

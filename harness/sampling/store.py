@@ -269,14 +269,11 @@ def claimed(folder: Path, asked: Mapping[str, object]) -> Iterator[None]:
             _require_same(folder / "spec.json", asked)
             yield
     except LeaseTakenError as error:
-        raise RefusedError(f"{folder}: {error} Wait for it, or evaluate under other conditions.") from None
+        raise RefusedError("sampling.folder_claimed", folder=folder, error=error) from None
     except OSError as error:
         if is_disk_full(error) or not _is_about(error, folder):
             raise
-        raise RefusedError(
-            f"{error.filename}: cannot be written ({error.strerror}). Make it writable, or choose another place with "
-            "--home DIR or BENCH_HOME."
-        ) from None
+        raise RefusedError("sampling.folder_not_writable", path=error.filename, reason=error.strerror) from None
 
 
 def _is_about(error: OSError, folder: Path) -> bool:
@@ -292,17 +289,13 @@ def _require_same(path: Path, asked: Mapping[str, object]) -> None:
         files = (SAMPLES_FILE, "evals.parquet", _COMPLETIONS_FILE)
         if samples := [name for name in files if (path.parent / name).exists()]:
             raise RefusedError(
-                f"{path.parent} holds samples ({', '.join(samples)}) without {path.name}, so under which conditions "
-                f"they were drawn is not known. Restore {path.name}, or move that folder away."
+                "sampling.conditions_unknown", folder=path.parent, samples=", ".join(samples), name=path.name
             )
         write_json(path, asked)
         return
     there = read_json(path)
     if not isinstance(there, dict):
-        raise DamagedRecordError(f"{path}: is damaged: it holds no conditions. Restore it, or move its folder away.")
+        raise DamagedRecordError("sampling.conditions_damaged", path=path)
     if there != asked:
         differing = sorted(name for name in {*there, *asked} if there.get(name) != asked.get(name))
-        raise RefusedError(
-            f"{path.parent} holds samples of another spec: it differs in {', '.join(differing)}. Samples of two specs "
-            "are never mixed: move that folder away, or give another --home."
-        )
+        raise RefusedError("sampling.samples_of_another_spec", folder=path.parent, differing=", ".join(differing))

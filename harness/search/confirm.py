@@ -40,15 +40,10 @@ class Winner:
         """Find the winner of a study. Raises RefusedError if no trial is complete, or the best one is the default."""
         best = study.best_trial
         if best is None or best.values is None:
-            raise RefusedError(
-                f"{study.sweep}: no trial is complete, so there is nothing to confirm. Search first, with --trials."
-            )
+            raise RefusedError("search.no_complete_trial", sweep=study.sweep)
         complete = [trial for trial in study.trials if trial.state == "complete"]
         if best.is_default:
-            raise RefusedError(
-                f"{study.sweep}: the default (trial {best.number}) is the best of {len(complete)} trials, so "
-                "there is nothing to confirm. Search on with more --trials."
-            )
+            raise RefusedError("search.default_is_best", sweep=study.sweep, trial=best.number, n_trials=len(complete))
         defaults = (trial.values[0] for trial in complete if trial.is_default and trial.values is not None)
         return cls(
             number=best.number,
@@ -119,7 +114,5 @@ def finish_plan(study: SearchStudy, numbers: Sequence[int]) -> Plan:
         if number not in pruned:
             state = STATES[trials[number].state.name] if number in trials else "not there"
             known = f"pruned are {', '.join(map(str, pruned))}" if pruned else "no trial was pruned"
-            raise RefusedError(
-                f"--finish names trial {number}, which is {state}: only pruned ones stopped early; {known}."
-            )
+            raise RefusedError("search.trial_not_pruned", trial=number, state=state, known=known)
     return study.plan.plan({arm_name(number): dict(trials[number].params) for number in numbers})

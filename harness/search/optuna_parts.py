@@ -92,19 +92,23 @@ def _made(what: str, kind: Callable[..., Made], options: Mapping[str, object], o
     }
     for name, value in options.items():
         if name in _LEAVING:
-            raise RefusedError(f"{what}: option {name} is deprecated, and goes with Optuna 6: leave it out.")
+            raise RefusedError("search.option_deprecated", what=what, option=name)
         if name not in known:
-            raise RefusedError(f"{what} has no option {name!r}{nearest(name, known)} Its options: {few(known)}.")
+            raise RefusedError(
+                "search.unknown_option", what=what, option=name, nearest=nearest(name, known), known=few(known)
+            )
         given = type(value).__name__
         if given not in known[name] and not (given == "int" and "float" in known[name]):
-            raise RefusedError(f"{what}: option {name} is {value!r}, but must be of type {' or '.join(known[name])}.")
+            raise RefusedError(
+                "search.option_type", what=what, option=name, value=value, known=" or ".join(known[name])
+            )
         if name in _LEAST and isinstance(value, int | float) and value < _LEAST[name]:
-            raise RefusedError(f"{what}: option {name} is {value}, but must be {_LEAST[name]} or more: raise it.")
+            raise RefusedError("search.option_too_small", what=what, option=name, value=value, least=_LEAST[name])
     with without_experimental_warnings():
         try:
             return kind(**options, **ours)
         except (TypeError, ValueError) as error:
-            raise RefusedError(f"{what} refuses its options {dict(options)}: {error}") from None
+            raise RefusedError("search.options_refused", what=what, options=dict(options), error=error) from None
 
 
 def _plain_types(annotation: object) -> list[str]:
@@ -131,17 +135,13 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
             lock: Any = _FileLock(path)  # Optuna's base class for it is not public
             return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
         except (ValueError, KeyError) as error:
-            raise RefusedError(f"{path}: is not a journal of a study ({error}). Restore it, or move it away.") from None
+            raise RefusedError("search.not_a_journal", path=path, error=error) from None
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         return _open_database(url)
     except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
-        raise RefusedError(
-            f"--storage {without_password(url)!r} cannot be opened ({_cause(error)}). Give the URL of a database that "
-            "is there and whose driver is installed, e.g. sqlite:///study.db, or postgresql://user@host/name after pip "
-            "install -e '.[postgresql]'."
-        ) from None
+        raise RefusedError("search.storage_cannot_be_opened", url=without_password(url), cause=_cause(error)) from None
 
 
 @contextmanager
@@ -152,10 +152,7 @@ def reporting_storage_errors(url: str | None) -> Iterator[None]:
     try:
         yield
     except StorageInternalError as error:
-        raise BenchError(
-            f"--storage {without_password(url or JOURNAL)!r} cannot be used any more ({_cause(error)}). What cells "
-            "recorded is kept, and the same command continues once it can."
-        ) from None
+        raise BenchError("search.storage_lost", url=without_password(url or JOURNAL), cause=_cause(error)) from None
 
 
 def _cause(error: BaseException) -> str:

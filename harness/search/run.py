@@ -354,7 +354,7 @@ class _Trials:
         elif active.pruning.reason is not None:
             self._prune(active, record, ended.job)
         elif ended.state in ("interrupted", "away"):
-            raise StoppedError(f"{active.name}-s{record.seed}: {ended.reason}.")
+            raise StoppedError("search.cell_stopped", trial=active.name, seed=record.seed, reason=ended.reason)
         else:  # the cell could not be measured: the trial fails with its reason, and the search goes on
             if record_end(ended, record).state == "taken":
                 active.rests_until_s = time.monotonic() + WAIT_S

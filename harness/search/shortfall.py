@@ -60,10 +60,7 @@ def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
     complete = [trial for trial in ended if trial.number in scores]
     if not complete:
         reasons = "; ".join(dict.fromkeys(trial.reason or trial.state for trial in ended))
-        raise RefusedError(
-            f"{plan.sweep.name}: none of {len(ended)} trials has a score, so the arm has no best setting: {reasons}. "
-            f"`bench status {plan.sweep.name}` shows its cells."
-        )
+        raise RefusedError("search.no_trial_scored", sweep=plan.sweep.name, n_trials=len(ended), reasons=reasons)
     best = max(complete, key=lambda trial: (fmean(scores[trial.number]), -trial.number))
     default = next((trial for trial in complete if trial.is_default), None)
     short = shortfall(

@@ -79,11 +79,7 @@ class SearchStudy:
         with self.turn():
             known_id = earlier_document(folder / STUDY).get("study_id")
             if storage_url is None and known_id is not None and not (folder / JOURNAL).exists():
-                raise RefusedError(
-                    f"{folder}: its records are of this search, but {JOURNAL}, in which it was kept, is not there. "
-                    f"Restore it, or give the --storage that was used; or move {STUDY} away too and search anew: a "
-                    "setting whose cells are done is not trained again."
-                )
+                raise RefusedError("search.journal_missing", folder=folder, journal=JOURNAL, study=STUDY)
             storage = open_storage(storage_url, folder)
             if known_id is not None and plan.sweep.name not in optuna.get_all_study_names(storage):
                 raise _in_another_storage(folder)
@@ -288,10 +284,7 @@ def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> object:
 
 def _in_another_storage(folder: Path) -> RefusedError:
     """Return the error for a folder whose search is kept in another storage."""
-    return RefusedError(
-        f"{folder}: its records are of this search in another storage. Go on with the --storage that they were made "
-        f"with; or choose another --home, or move {STUDY} away, for a search of its own."
-    )
+    return RefusedError("search.another_storage", folder=folder, study=STUDY)
 
 
 def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> None:
@@ -300,9 +293,12 @@ def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> No
     ours = [direction(objective) for objective in plan.search.objectives]
     if theirs != ours:
         raise RefusedError(
-            f"{where}: the study {study.study_name!r} there, still empty, is to {' and '.join(theirs)} its values, but "
-            f"the search is to {' and '.join(ours)} {' and '.join(plan.objectives)}. A study keeps the directions that "
-            "it was made with: delete it, choose another storage, or give the sweep another `name:`."
+            "search.directions_differ",
+            where=where,
+            study=study.study_name,
+            theirs=" and ".join(theirs),
+            ours=" and ".join(ours),
+            objectives=" and ".join(plan.objectives),
         )
 
 
@@ -310,18 +306,16 @@ def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) ->
     """Refuse a study of another search, or of another program."""
     theirs, ours = study.user_attrs.get(QUESTION), json.loads(json.dumps(plan.question()))
     if theirs is None:
-        raise RefusedError(
-            f"{where}: the study {study.study_name!r} there was not made by `bench tune`. Choose another storage, or "
-            "another `name:` for the sweep."
-        )
+        raise RefusedError("search.study_of_another_tool", where=where, study=study.study_name)
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     if differing:
         what = {"base": "the setting that all trials share (profile, base, --set)", "knobs": "the searched ranges"}
         what |= {"sampler": "the sampler with its seed and options", "pruner": "the pruner with its options"}
         raise RefusedError(
-            f"{where}: the study {study.study_name!r} there is of another search: it differs in "
-            f"{', '.join(what.get(name, name) for name in differing)}. Trials of both would not form one search: "
-            "give the sweep another `name:`, or choose another storage or --home."
+            "search.study_of_another_search",
+            where=where,
+            study=study.study_name,
+            differing=", ".join(what.get(name, name) for name in differing),
         )
 
 

@@ -320,7 +320,7 @@ def what_it_cannot_answer_is_refused(trial: ContractTrial) -> None:
             ask()
         except error:
             continue
-        raise BrokenPromiseError(f"{what} is not refused with a {error.__name__}")
+        raise BrokenPromiseError("shelves.not_refused", what=what, error=error.__name__)
     fits = generate([prompts[0][:1] * (context - PARAMS.max_completion_tokens)], keys(1, 1), PARAMS)
     require(fits.lengths.item() >= 1, "a prompt that just fits gets no completion")
 

@@ -75,10 +75,7 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
 
 def _late(uri: str, error: Exception) -> MirrorError:
     reason = (redact(without_password(str(error), uri)).splitlines() or [type(error).__name__])[0]
-    return MirrorError(
-        f"MLflow at {without_password(uri)} is not up to date: {reason:.200}\n"
-        "The records are complete. Once MLflow can be reached, `bench sync` brings it up to date."
-    )
+    return MirrorError("tracking.mirror_late", uri=without_password(uri), reason=reason)
 
 
 def _require_server(uri: str) -> None:

@@ -97,10 +97,7 @@ class CommandTrainer(OutsideTrainer):
     def sources(self) -> list[UserModule]:
         for word in shlex.split(self.run):
             if word.endswith((".py", ".sh")) and word not in self.files and plugins.user_file(word).is_file():
-                raise RefusedError(
-                    f"trainer.run starts {word}, which trainer.files does not name: a change in it would go unseen. "
-                    f"Give trainer.files: [{word}]."
-                )
+                raise RefusedError("trainers.program_not_named", file=word)
         return [plugins.program(self.files, "trainer.files")] if self.files else []
 
     def folder(self) -> str | None:

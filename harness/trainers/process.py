@@ -158,10 +158,7 @@ def find_command(argv: Sequence[str], folder: str | None, env: Mapping[str, str]
     place = str(Path(folder or ".") / command) if os.sep in command else command
     found = shutil.which(place, path=env.get("PATH", os.environ.get("PATH")))
     if found is None:
-        raise RefusedError(
-            f"trainer.run: there is no command {command}. Give the path of one, e.g. that of the program's own "
-            "environment, /envs/trl/bin/python, or install it."
-        )
+        raise RefusedError("trainers.no_command", command=command)
     return Path(found)
 
 
@@ -198,7 +195,9 @@ def _interpreter(command: Path) -> str | None:
 def _packages(interpreter: str) -> PythonEnvironment:
     result = subprocess.run([interpreter, "-c", _LIST_PACKAGES], capture_output=True, text=True, check=False)
     if result.returncode:
-        raise RefusedError(f"trainer.run: {interpreter} does not start ({result.stderr.strip()[-300:]}). Repair it.")
+        raise RefusedError(
+            "trainers.interpreter_does_not_start", interpreter=interpreter, output=result.stderr.strip()[-300:]
+        )
     # A site's own startup code may print something before.
     found: PythonEnvironment = json.loads(result.stdout.splitlines()[-1])
     return found

@@ -74,9 +74,11 @@ class Lines:
             try:
                 row = json.loads(line.decode())
             except ValueError as error:
-                raise ContractError(f"{place}: is no JSON ({error}): {shown(line.decode(errors='replace'))}") from None
+                raise ContractError(
+                    "trainers.line_not_json", place=place, error=error, line=shown(line.decode(errors="replace"))
+                ) from None
             if not isinstance(row, dict):
-                raise ContractError(f'{place}: is {shown(row)}, but a row is an object, e.g. {{"step": 1}}')
+                raise ContractError("trainers.line_not_an_object", place=place, line=shown(row))
             yield place, row
 
 
@@ -143,22 +145,16 @@ class Metrics:
         """Check the row of a checkpoint. Raises ContractError."""
         step, name = row.get(STEP), row[CHECKPOINT]
         if set(row) != {STEP, CHECKPOINT} or not isinstance(name, str) or not _is_count(step):
-            raise ContractError(
-                f'{place}: announces a checkpoint, so it holds a step and a folder and nothing else: {{"step": 10, '
-                '"checkpoint": "step-10"}'
-            )
+            raise ContractError("trainers.announcement_malformed", place=place)
         if step > self.done.step:
-            raise ContractError(
-                f"{place}: the checkpoint is of step {step}, but the last row is of step {self.done.step}. Write the "
-                "row of a step before its checkpoint"
-            )
+            raise ContractError("trainers.checkpoint_of_another_step", place=place, step=step, last_step=self.done.step)
         # Resolved first: a name with `..` or a link could lead out of the output folder, whose old checkpoints are
         # deleted.
         folder = (self.folder / name).resolve()
         if folder == self.folder.resolve() or not folder.is_relative_to(self.folder.resolve()):
-            raise ContractError(f"{place}: the checkpoint {name} does not lie below the output folder {self.folder}")
+            raise ContractError("trainers.checkpoint_outside_folder", place=place, checkpoint=name, folder=self.folder)
         if not folder.is_dir():
-            raise ContractError(f"{place}: there is no folder {folder}. Announce a checkpoint once it is whole")
+            raise ContractError("trainers.checkpoint_missing", place=place, folder=folder)
         return Announced(step, folder)
 
     def _step(self, place: str, row: dict[str, object]) -> MetricsRow:
@@ -181,20 +177,14 @@ class Metrics:
         for name in (GENERATED, *((TRAINED,) if self.counts_trained or TRAINED in row else ())):
             before, count = getattr(self.done, name), row.get(name)
             if not _is_count(count):
-                raise ContractError(
-                    f"{place}: {name} is {shown(count)}, but every row counts them so far, as a whole number; 0 if "
-                    "there are none"
-                )
+                raise ContractError("trainers.count_malformed", place=place, count=name, given=shown(count))
             if count < before:
-                raise ContractError(
-                    f"{place}: {name} falls from {before} to {count}, but it counts those of the whole cell. After a "
-                    "resume, go on from `done` in the config file"
-                )
+                raise ContractError("trainers.count_falls", place=place, count=name, before=before, given=count)
             counts[name] = count
         metrics: dict[str, float | None] = {}
         for name, value in row.items():
             if value is not None and not isinstance(value, int | float):
-                raise ContractError(f"{place}: {name} is {shown(value)}, but a metric is a number or null")
+                raise ContractError("trainers.metric_not_a_number", place=place, metric=name, given=shown(value))
             if name not in (STEP, GENERATED, TRAINED):
                 metrics[name] = value
         if self._is_first:
@@ -247,18 +237,17 @@ class WrittenRollouts:
 
         def field_of(name: str, kind: type[Field]) -> Field:
             if not isinstance(value := row.get(name), kind):
-                raise ContractError(f"{place}: {name} is {shown(value)}, but a completion has one ({kind.__name__})")
+                raise ContractError(
+                    "trainers.completion_lacks_field", place=place, field=name, given=shown(value), type=kind.__name__
+                )
             return value
 
         problem_id, text, correct = field_of("problem_id", str), field_of("text", str), field_of("correct", bool)
         step, reward = row.get(STEP), row.get("reward")
         if not _is_count(step) or not isinstance(reward, int | float | None):
-            raise ContractError(f"{place}: a completion has a step, and a reward that is a number or null")
+            raise ContractError("trainers.completion_without_step", place=place)
         if step <= self._given:
-            raise ContractError(
-                f"{place}: is of step {step}, whose row in {METRICS_FILE} was written before. Write "
-                "the completions of a step before its metrics"
-            )
+            raise ContractError("trainers.completion_too_late", place=place, step=step, metrics_file=METRICS_FILE)
         key = (step, problem_id)
         self._drawn[key] = sample = self._drawn.get(key, -1) + 1
         known = {STEP: step, "problem_id": problem_id, "text": text, "correct": correct, "sample": sample}
@@ -324,16 +313,15 @@ def read_config(path: Path) -> ProgramConfig:
     """
     document = read_object(path)
     if _is_count(version := document.get("contract")) and version > VERSION:
-        raise RefusedError(
-            f"{path}: is of contract {version}, and this version of bench speaks {VERSION}: a newer one began this "
-            "cell. Continue with that version, or move the cell's folder away and train it again."
-        )
+        raise RefusedError("trainers.newer_contract", path=path, version=version, our_version=VERSION)
     try:
         return ProgramConfig.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise DamagedRecordError(f"{path}: is damaged ({where}: {first['msg']}). {REMEDY}") from None
+        raise DamagedRecordError(
+            "trainers.config_damaged", path=path, where=where, fault=first["msg"], remedy=REMEDY
+        ) from None
 
 
 def folder_of(program: Path, epoch: int) -> Path:

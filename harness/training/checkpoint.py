@@ -227,7 +227,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
     meta = read_object(path / "checkpoint.json")
     # Checked first: another version may compute the digest differently, and its checkpoints are not damaged.
     if isinstance(meta["format"], int) and meta["format"] != FORMAT:
-        raise OtherFormatError(f"{path}: is of another version of bench (format {meta['format']})")
+        raise OtherFormatError("training.other_format", path=path, format=meta["format"])
     if meta.pop("digest") != _digest(meta):
         raise _unusable(path, "the checksum of checkpoint.json differs")
     for name, kind in _FIELDS.items():
@@ -242,10 +242,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
 
 
 def _unusable(path: Path, fault: str) -> UnusableCheckpointError:
-    return UnusableCheckpointError(
-        f"{path}: is damaged ({fault}). Restore it, or delete {path.parent}: the next run then trains the "
-        "cell from the start."
-    )
+    return UnusableCheckpointError("training.checkpoint_damaged", path=path, fault=fault, folder=path.parent)
 
 
 def _digest(meta: Mapping[str, object]) -> str:

@@ -40,8 +40,7 @@ def require_demonstrations(recipe: SupervisedColdStart) -> None:
     template, task = get_template(recipe.template), _task_of(recipe)
     if recipe.leaves_steps_out and task is not None and task.environment is not None:
         raise RefusedError(
-            f"cold_start.data {recipe.data} with direct_frac={recipe.direct_frac}, stop_frac={recipe.stop_frac}: the "
-            "environment of this task answers whole turns, so none is shown without its steps. Set both shares to 0."
+            "training.whole_turns_only", data=recipe.data, direct_frac=recipe.direct_frac, stop_frac=recipe.stop_frac
         )
     for problem, solution in _rows(recipe):
         if recipe.leaves_steps_out:
@@ -76,8 +75,10 @@ def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) ->
             yield one
         elif kept == 0 and seen >= 10_000:
             raise RefusedError(
-                f"cold_start.data {recipe.data}: none of the first {seen} demonstrations fits "
-                f"max_completion_tokens={recipe.max_completion_tokens}. Raise it."
+                "training.no_demonstration_fits",
+                data=recipe.data,
+                n_seen=seen,
+                max_completion_tokens=recipe.max_completion_tokens,
             )
 
 
@@ -123,10 +124,12 @@ def _steps_and_answer(template: Template, recipe: SupervisedColdStart, problem: 
     parts = template.thinking.parts(solution)
     if parts is None:
         raise RefusedError(
-            f"cold_start.data {recipe.data}: the solution of {shown(problem)} is {shown(solution)}, without steps "
-            f"that end with {template.thinking.end!r}, the thinking.end of the template {recipe.template}. So there "
-            "are none to leave out or to cut. Give solutions with steps, name the template that they are written for, "
-            "or set direct_frac and stop_frac to 0."
+            "training.solution_without_steps",
+            data=recipe.data,
+            problem=shown(problem),
+            solution=shown(solution),
+            end=template.thinking.end,
+            template=recipe.template,
         )
     return parts
 
@@ -163,10 +166,7 @@ def _task_of(recipe: SupervisedColdStart) -> Task | None:
 
 def _read_demonstrations(path: Path) -> list[tuple[str, str]]:
     if not path.is_file():
-        raise RefusedError(
-            f"cold_start.data {path}: there is no such file. Give a JSONL file of `problem` and `solution`, "
-            "solutions:<task>, or demonstrations:arithmetic."
-        )
+        raise RefusedError("training.no_demonstrations_file", path=path)
     rows: list[tuple[str, str]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -174,10 +174,8 @@ def _read_demonstrations(path: Path) -> list[tuple[str, str]]:
             rows.append((str(row["problem"]), str(row["solution"])))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise RefusedError(
-                f"{path}:{number}: not an object with `problem` and `solution` ({type(error).__name__}: {error})."
+                "training.not_a_demonstration", path=path, number=number, error_type=type(error).__name__, error=error
             ) from None
     if not rows:
-        raise RefusedError(
-            f"cold_start.data {path}: holds no demonstrations. Write one with `problem` and `solution` in each line."
-        )
+        raise RefusedError("training.no_demonstrations", path=path)
     return rows

@@ -327,26 +327,15 @@ class TokenBudget:
         Raises RefusedError if there is none, if it would change the objective, or if the weights are split.
         """
         if Processes.here().split:
-            raise RefusedError(
-                f"out of memory with train.micro_batch_tokens={self.tokens} ({reason}), in the middle of a pass over "
-                "split weights, which the other processes cannot leave. Set a lower train.micro_batch_tokens."
-            )
+            raise RefusedError("training.out_of_memory_in_split_pass", tokens=self.tokens, reason=reason)
         if not self._divisible:
-            raise RefusedError(
-                f"out of memory with train.micro_batch_tokens={self.tokens} ({reason}). Under "
-                "objective.aggregation=micro_token_mean the budget is part of the objective and is not lowered by "
-                "itself. Set a lower train.micro_batch_tokens, for all arms alike."
-            )
+            raise RefusedError("training.out_of_memory_in_objective", tokens=self.tokens, reason=reason)
         # Rows that are longer than the budget are batches of their own anyway, so one halving may change nothing.
         tokens = self.tokens // 2
         while tokens > 0 and len(split(tokens)) <= count:
             tokens //= 2
         if tokens == 0:
-            raise RefusedError(
-                f"out of memory in a pass that cannot be split further ({reason}). Use shorter completions "
-                "(rollout.max_completion_tokens), train.activation_checkpointing, a smaller train.logits_chunk_tokens, "
-                "or a device with more memory."
-            )
+            raise RefusedError("training.out_of_memory", reason=reason)
         return tokens, reason
 
     def _go_on_with(self, tokens: int, reason: str) -> None:

@@ -355,10 +355,7 @@ def _configured(model: PreTrainedModel) -> OutputHead:
     linear = model.get_output_embeddings()
     # A subclass (quantised, adapted) multiplies by something else than its `weight`.
     if type(linear) not in (torch.nn.Linear, Float32Head):
-        raise RefusedError(
-            f"{type(model).__name__}: its output head is {type(linear).__name__}, and log-probs are computed from a "
-            "plain linear layer. Use a causal language model whose head is neither quantised nor adapted."
-        )
+        raise RefusedError("training.head_not_linear", model=type(model).__name__, head=type(linear).__name__)
     config = model.config.get_text_config()
     multiplier = 1.0
     for name in ("logit_scale", "lm_head_multiplier"):  # Cohere; Falcon-H1

@@ -145,5 +145,7 @@ def drawing_of(kind: Kind[AnyFigure], name: str, *records: object) -> Drawing | 
         if source is None:
             raise
         fault = f"{type(error).__name__}: {error}"
-        raise RefusedError(f"{source.path}: the {kind.noun} {name!r} cannot be drawn ({fault}).") from error
+        raise RefusedError(
+            "reports.drawing_refused", path=source.path, noun=kind.noun, name=name, fault=fault
+        ) from error
     return drawing

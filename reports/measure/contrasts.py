@@ -233,10 +233,7 @@ def _by_problem(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
         if problem in pair.baseline.problem_scores_pp
     ]
     if not found:
-        raise MetricError(
-            f"over one checkpoint arms are compared problem by problem, but the records hold no"
-            f" {pairs[0].treatment.metric.name} for single problems: compare pass@k or avg@n"
-        )
+        raise MetricError("reports.no_scores_by_problem", metric=pairs[0].treatment.metric.name)
     problems, treated, control = zip(*found, strict=True)
     return cluster_values(treated, problems), cluster_values(control, problems)
 

@@ -52,7 +52,7 @@ class FinalSamples:
         """
         require_values(path, table, table.column_names)
         if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
-            raise DamagedRecordError(f"{path}: the column correct holds something that is not true or false. {REMEDY}")
+            raise DamagedRecordError("reports.verdicts_not_boolean", path=path, remedy=REMEDY)
         disagreement_frac = _disagreement_frac(path, table)
         if table.num_rows == 0 or not {"problem_id", "correct"} <= set(table.column_names):
             nothing = np.zeros(0, dtype=np.int32)
@@ -145,5 +145,5 @@ def _votes(path: Path, verdicts: str) -> Sequence[object]:
     except json.JSONDecodeError:
         by_grader = None
     if not isinstance(by_grader, dict):
-        raise DamagedRecordError(f"{path}: a sample's verdicts are {verdicts!r}, no JSON object. {REMEDY}")
+        raise DamagedRecordError("reports.sample_verdicts_damaged", path=path, verdicts=verdicts, remedy=REMEDY)
     return list(by_grader.values())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import few, nearest
+from harness.errors import WordedError, few, nearest
 from harness.records.scores import METRIC_PREFIX, accuracy_names
 from harness.records.tables import as_array, read_columns
 from reports.measure.final_samples import COLUMNS, FinalSamples
@@ -117,7 +117,7 @@ def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[np.int64] |
     return as_array(column if types.is_integer(column.type) else column.cast("float64"))
 
 
-class MetricError(ValueError):
+class MetricError(WordedError, ValueError):
     """A metric by which arms cannot be compared: it has another form, was never recorded, or is not an accuracy."""
 
 
@@ -140,18 +140,17 @@ class TaskMetric:
         Raises MetricError for another form, a task that the sweep does not have, or a metric that is not an accuracy.
         """
         if not metric.startswith(METRIC_PREFIX):
-            raise MetricError(f"metric is {metric!r}: give eval.final.<task>.<metric>, or eval.final.<metric>")
+            raise MetricError("reports.metric_malformed", metric=metric)
         task, _, name = metric.removeprefix(METRIC_PREFIX).rpartition(".")
         if task and task not in sweep.tasks:
-            raise MetricError(
-                f"metric {metric!r} names the task {task!r}: the sweep evaluates {', '.join(sweep.tasks)}"
-            )
+            raise MetricError("reports.metric_of_unknown_task", metric=metric, task=task, tasks=", ".join(sweep.tasks))
         if not sweep.compares_arms(name):
             fractions = accuracy_names(sweep.k)
             raise MetricError(
-                f"metric is {metric!r}{nearest(name, fractions)} Arms are compared in percentage points and the higher "
-                "one is called better, so it must be a fraction in [0, 1] of which more is better: "
-                f"{', '.join(fractions)}"
+                "reports.metric_not_comparable",
+                metric=metric,
+                nearest=nearest(name, fractions),
+                known=", ".join(fractions),
             )
         return cls(task or sweep.tasks[0], name)
 
@@ -251,9 +250,11 @@ class Measurement:
             return None
         if not 0 <= value <= 1:
             raise MetricError(
-                f"{self.metric.name} of {self.cell.arm} seed {self.cell.seed} is {value}: arms are compared in"
-                " percentage points, so it must be a fraction in [0, 1]. See the cell's scores.jsonl, or compare"
-                " another metric"
+                "reports.score_not_a_fraction",
+                metric=self.metric.name,
+                arm=self.cell.arm,
+                seed=self.cell.seed,
+                value=value,
             )
         return 100 * value
 
@@ -352,7 +353,7 @@ def _columns(path: Path, table: pyarrow.Table, needed: Sequence[str] = ()) -> Co
 def _damaged(path: Path, fault: str) -> DamagedRecordError:
     from harness.records.files import DamagedRecordError
 
-    return DamagedRecordError(f"{path}: {fault}. Restore the file, or move its folder away.")
+    return DamagedRecordError("reports.measurement_damaged", path=path, fault=fault)
 
 
 def finite(value: float | None) -> float | None:
@@ -389,12 +390,13 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
         recorded = {name for m in done.values() if m.final is not None for name in m.final["metrics"]}
         names = sorted(filter(sweep.compares_arms, recorded))
         if metric.name in names:
-            raise MetricError(
-                f"the final {metric.name!r} on {metric.task} is not a finite number in any finished cell of "
-                f"{sweep.name}: nothing can be compared. See the cells' scores.jsonl, or compare another metric"
-            )
+            raise MetricError("reports.metric_not_finite", metric=metric.name, task=metric.task, sweep=sweep.name)
         raise MetricError(
-            f"no finished cell of {sweep.name} has a final {metric.name!r} on {metric.task}"
-            f"{nearest(metric.name, names)} Recorded: {few(names)}"
+            "reports.metric_not_recorded",
+            sweep=sweep.name,
+            metric=metric.name,
+            task=metric.task,
+            nearest=nearest(metric.name, names),
+            known=few(names),
         )
     return {arm: [done[arm, seed] for seed in sweep.seeds if (arm, seed) in done] for arm in sweep.arms}

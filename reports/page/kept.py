@@ -44,11 +44,9 @@ def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str
     """
     sweep, page = read_sweep(folder), folder / "report"
     if not sweep.is_complete:
-        raise RefusedError(f"{folder}: has cells that have not ended. `bench run {sweep.name}` goes on.")
+        raise RefusedError("reports.cells_unfinished", folder=folder, sweep=sweep.name)
     if sweep.checkpoint is not None:
-        raise RefusedError(
-            f"{folder}: compares its arms problem by problem, and a kept report has no scores of single problems."
-        )
+        raise RefusedError("reports.no_scores_of_problems", folder=folder)
     report = read_object(page / "report.json")
     short = {key: [] if key in _AT_LENGTH else rows for key, rows in report.items()}
     short["laws"] = [row for row in report["laws"] if row.get("seed") is None]

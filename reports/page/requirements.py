@@ -79,13 +79,15 @@ def parse_requirement(text: str) -> Requirement:
     known = [*RELATIONS, *VERDICTS]
     found = _FORM.fullmatch(text.strip())
     if found is None:
-        raise RefusedError(
-            f"--require {text!r}: must be ARM RELATION than|to|against ARM, {_EXAMPLE}. Relations: {', '.join(known)}."
-        )
+        raise RefusedError("reports.requirement_malformed", text=text, example=_EXAMPLE, known=", ".join(known))
     relation = " ".join(found["relation"].split())
     if relation not in known:
         raise RefusedError(
-            f"--require {text!r}: unknown relation {relation!r}{nearest(relation, known)} There are {', '.join(known)}."
+            "reports.unknown_relation",
+            text=text,
+            relation=relation,
+            nearest=nearest(relation, known),
+            known=", ".join(known),
         )
     return Requirement(" ".join(text.split()), found["arm"], relation, found["baseline"])
 
@@ -172,10 +174,13 @@ def _contrast(requirement: Requirement, rows: Sequence[VerdictRow]) -> tuple[Ver
     for name in (arm, baseline):
         if name not in known:
             raise RefusedError(
-                f"--require {requirement.text!r}: unknown arm {name!r}{nearest(name, known)} There are {few(known)}."
+                "reports.requirement_of_unknown_arm",
+                text=requirement.text,
+                name=name,
+                nearest=nearest(name, known),
+                known=few(known),
             )
     compared = few([f"{one} with {other}" for one, other in pairs])
     raise RefusedError(
-        f"--require {requirement.text!r}: the sweep does not compare {arm} with {baseline}; it compares {compared}. "
-        "Use `bench compare`, or make one of them the baseline before the sweep runs."
+        "reports.requirement_not_compared", text=requirement.text, arm=arm, baseline=baseline, compared=compared
     )

@@ -358,7 +358,7 @@ def _graders(cell: CellRecord, row: _Recorded) -> list[list[str]]:
     try:
         by_grader = json.loads(recorded).items()
     except (ValueError, AttributeError):
-        raise DamagedRecordError(f"{cell.evals}: a sample's reasons are {recorded!r}, no JSON object.") from None
+        raise DamagedRecordError("reports.sample_reasons_damaged", path=cell.evals, reasons=recorded) from None
     return [[readable(str(grader)), readable(str(reason))] for grader, reason in by_grader]
 
 
@@ -404,7 +404,7 @@ def _turns(row: _Recorded, path: Path) -> list[list[object]]:
             for one in turns
         ]
     except (ValueError, TypeError, KeyError):
-        raise DamagedRecordError(f"{path}: a sample's turns are {recorded!r}. Restore the file.") from None
+        raise DamagedRecordError("reports.sample_turns_damaged", path=path, turns=recorded) from None
 
 
 def _tokens(row: _TokenRecord, text: str, path: Path) -> dict[str, object] | None:
@@ -417,7 +417,7 @@ def _tokens(row: _TokenRecord, text: str, path: Path) -> dict[str, object] | Non
     if not chars:
         return None
     if sum(chars) != len(text):
-        raise DamagedRecordError(f"{path}: token/chars do not add up to their text. Restore the file.")
+        raise DamagedRecordError("reports.token_characters_differ", path=path)
     scored = [epoch for epoch in row.get("token/log_ratio") or [] if epoch is not None]
     columns = {
         "entropy": row.get("token/entropy"),

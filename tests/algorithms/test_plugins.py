@@ -41,6 +41,7 @@ from tests.harness.config.cases import spec
 from tests.harness.training import rollouts
 from tests.harness.training.test_policy_update import spec as update_spec
 from tests.harness.training.test_policy_update import update
+from tests.refusals import refuses
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "extending"
 RATIOS = torch.tensor([[0.5, 0.9, 1.0, 1.3, 2.0]] * 2, dtype=torch.float64)
@@ -97,7 +98,7 @@ PPO_CLIP_HIGHER = preset("grpo", Objective, **{"rule.clip_high": 0.28}).rule
 def test_a_preset_leaves_with_its_plug_in(use: Any) -> None:
     use("preset")
     plugins.use([], [])
-    with pytest.raises(ValueError, match="unknown algorithm 'lab_grpo'"):
+    with refuses(ValueError, "bench.unknown_name", noun="algorithm", name="'lab_grpo'"):
         preset("lab_grpo")
 
 

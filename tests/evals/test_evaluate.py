@@ -16,6 +16,7 @@ from evals.prompts import get_template
 from evals.samples import SampleRow
 from evals.tasks.base import Generated, Problem, Task
 from tests.evals.scripted import draw_of, graded_row
+from tests.refusals import refuses
 
 SUMS = [Problem("a", "1+2+3=", "6"), Problem("b", "2+2=", "4")]
 TASK = Task(
@@ -280,7 +281,7 @@ def test_another_extraction_of_the_task_counts():
 def test_records_without_a_problem_or_of_another_task_are_refused():
     with pytest.raises(EvalError, match="problem 'a' of a record is not among the 2 problems of task mixed"):
         regrade(MIXED, MIXED_PROBLEMS[1:], mixed_rows())
-    with pytest.raises(EvalError, match="a record of task other was given to be graded as one of mixed"):
+    with refuses(EvalError, "evals.record_of_other_task", record_task="other", task="mixed"):
         regrade(MIXED, MIXED_PROBLEMS, [changed(mixed_rows()[0], task="other")])
 
 

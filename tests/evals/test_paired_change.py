@@ -13,6 +13,7 @@ from evals.errors import EvalError
 from evals.lm_eval_results import LmEvalResult, LmEvalRow, LmEvalTask
 from evals.paired_change import change_of_samples, changes_of_lm_eval
 from evals.sampler import SamplingParams
+from tests.refusals import refuses
 
 TASK = LmEvalTask("sums", "1.0", 4, 1, (SamplingParams(8, temperature=0.0),), max_gen_toks_assumed=True)
 
@@ -95,7 +96,7 @@ def test_other_documents_are_refused(changed, message):
     "changed", [{"n_docs": 5}, {"version": "2.0"}, {"decodings": (SamplingParams(9, temperature=0.0),)}]
 )
 def test_other_tasks_are_refused(changed):
-    with pytest.raises(EvalError, match="differ in name, version, documents or decoding: sums; run both"):
+    with refuses(EvalError, "evals.lm_eval_tasks_differ", tasks="sums"):
         changes_of_lm_eval(result(0, 1), replace(result(0, 1), tasks=(replace(TASK, **changed),)))
 
 
@@ -120,5 +121,5 @@ def test_samples_are_paired_by_problem_as_shares_of_right_ones() -> None:
 
 
 def test_samples_of_other_problems_are_refused() -> None:
-    with pytest.raises(EvalError, match="problem b of task sums is in one of the two evaluations only"):
+    with refuses(EvalError, "evals.problems_not_paired", problem="b", task="sums"):
         change_of_samples(samples(a=[True]), samples(a=[True], b=[True]))

@@ -14,6 +14,7 @@ from evals.prompts import TEMPLATES, Template, get_template
 from evals.tasks.rows import file_rows
 from harness import plugins
 from harness.errors import UnknownNameError
+from tests.refusals import refuses
 
 HOSTILE = "Let $S = \\{1, {2}\\}$. {problem} {0} %s \\boxed{}"
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
@@ -163,5 +164,5 @@ def test_faulty_files(mine, content, says):
 
 
 def test_a_template_made_in_python_is_checked_alike():
-    with pytest.raises(EvalError, match="the template x has stop='Question:'"):
+    with refuses(EvalError, "evals.malformed_template_stop", template="x", stop="Question:"):
         Template("x", version=1, text="{problem}", stop="Question:")  # type: ignore[arg-type]

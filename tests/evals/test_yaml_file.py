@@ -7,6 +7,7 @@ import pytest
 
 from evals.yaml_file import YamlError, load_yaml, parse_yaml
 from harness.errors import RefusedError
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
 
 
 def test_python_objects_are_not_made() -> None:
-    with pytest.raises(YamlError, match="has the tag"):
+    with refuses(YamlError, "evals.yaml_tag_not_allowed"):
         parse_yaml("!!python/object/apply:os.getcwd []")
 
 

@@ -13,6 +13,7 @@ from harness.errors import RefusedError, UnknownNameError
 from harness.records import read_sweep
 from tests.harness.cli.conftest import Bench, bench
 from tests.harness.shelves.imports.test_import import write_table
+from tests.refusals import refuses
 from tests.reports.synthetic import STEPS, write_sweep
 
 __all__ = ["bench"]
@@ -42,9 +43,9 @@ def test_what_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
         run.compare("up", "base", "eval.final.sum.pass@1")
     with pytest.raises(UnknownNameError, match="unknown figure 'forst'; did you mean forest"):
         run.figure("forst")
-    with pytest.raises(RefusedError, match="written as csv or parquet, not as 'json'"):
+    with refuses(RefusedError, "bench.unknown_table_format", known="csv or parquet", given="json"):
         run.export(tmp_path / "out", "json")  # type: ignore[arg-type]
-    with pytest.raises(RefusedError, match="no records in"):
+    with refuses(RefusedError, "bench.no_records_of_sweep"):
         load("other", tmp_path)
 
 

@@ -52,7 +52,7 @@ def reference_of(entry_point: object, tests: object) -> str:
     try:
         return json.dumps(function.model_dump(), allow_nan=False)
     except ValueError:
-        raise EvalError("tests: NaN and infinity equal no result; leave such tests out") from None
+        raise EvalError("evals.shelves.code.tests_with_nan_result") from None
 
 
 def _fault_in(error: ValidationError) -> str:
@@ -224,8 +224,5 @@ def lent(tester: Tester) -> Iterator[None]:
 
 def _tester() -> Tester:
     if not _lent:
-        raise EvalError(
-            f"the grader {NAME} runs programs that a model wrote, and nobody has allowed that here. Read "
-            "docs/howto/code.md, then set reward.allow_code: true, or give --allow-code to `bench eval`."
-        )
+        raise EvalError("evals.shelves.code.code_not_allowed", grader=NAME)
     return _lent[-1]

@@ -90,7 +90,7 @@ def run_program(program: Program, limits: Limits | None = None, namespaces: bool
     try:
         return _run(program, limits or Limits(), isolation().namespaces if namespaces is None else namespaces)
     except _RefusedError as error:
-        raise EvalError(f"a program of the model cannot be contained any more: {error}. {_REMEDY}") from None
+        raise EvalError("evals.shelves.code.containment_lost", error=error, remedy=_REMEDY) from None
 
 
 _REMEDY = (
@@ -164,7 +164,7 @@ def isolation() -> Isolation:
         if ran.replies and (found := json.loads(ran.replies[0]).get("value")):
             return Isolation(namespaces, *found)
         refusals.append(f"a first program did not run ({ran.end})")
-    raise EvalError(f"programs of the model cannot be contained here: {'; '.join(refusals)}. {_REMEDY}.")
+    raise EvalError("evals.shelves.code.containment_not_available", reasons="; ".join(refusals), remedy=_REMEDY)
 
 
 def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:

@@ -60,11 +60,11 @@ def run_lm_eval(
     sampling setting that a sampler does not have.
     """
     if limit is not None and limit < 1:
-        raise EvalError(f"limit is {limit}; it counts the documents of a task, so give at least 1, or none for all")
+        raise EvalError("evals.shelves.lm_eval.limit_too_small", limit=limit)
     if not tasks:
-        raise EvalError("no lm-eval task is named; name at least one, such as gsm8k_local")
+        raise EvalError("evals.shelves.lm_eval.no_task_named")
     if threading.current_thread() is not threading.main_thread():
-        raise EvalError("lm-eval's mathematics tasks use signals, which only a main thread has: run them in that one")
+        raise EvalError("evals.shelves.lm_eval.not_in_main_thread")
     lm_eval = installed()
     drawing = _Drawing(sampler, apply_chat_template, max_gen_toks)
     # lm-eval prints progress and notes to stdout, which is for the caller's results.
@@ -153,18 +153,16 @@ def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None)
     unknown = sorted(settings.keys() - _SETTINGS)
     if unknown:
         raise EvalError(
-            f"lm-eval task {task} wants completions drawn with {', '.join(unknown)}, which changes scores and which "
-            f"samplers here do not have; they have {', '.join(sorted(_SETTINGS))}. Take the setting out of a copy of "
-            "its task file, or take another task"
+            "evals.shelves.lm_eval.sampling_settings_not_offered",
+            task=task,
+            settings=", ".join(unknown),
+            known=", ".join(sorted(_SETTINGS)),
         )
     temperature = float(settings.get("temperature", 0.0))
     if settings.get("do_sample") is False:
         temperature = 0.0
     elif settings.get("do_sample") and temperature == 0.0:
-        raise EvalError(
-            f"lm-eval task {task} has `do_sample: true` without a temperature above 0, which is neither sampling nor "
-            "greedy: give it a temperature, or `do_sample: false`"
-        )
+        raise EvalError("evals.shelves.lm_eval.sampling_without_temperature", task=task)
     lengths = [int(settings[name]) for name in _LENGTH_SETTINGS if settings.get(name) is not None]
     given = lengths if max_gen_toks is None else [max_gen_toks]
     # Greedy decoding ignores top_p and top_k, so their values must not make two decodings differ.
@@ -198,10 +196,7 @@ def _language_model(drawing: _Drawing) -> Any:
         def apply_chat_template(self, chat_history: list[Message], add_generation_prompt: bool = True) -> str:
             """Return the messages as one string, which is what lm-eval expects; `_Drawing.prompt` reads it."""
             if not add_generation_prompt:
-                raise EvalError(
-                    "an lm-eval task begins the answer itself (`gen_prefix`), which no chat prompt here can carry: run "
-                    f"it without the chat template. Its question: {chat_history[-2]['content'][:80]!r}"
-                )
+                raise EvalError("evals.shelves.lm_eval.gen_prefix_with_chat", question=chat_history[-2]["content"][:80])
             return json.dumps(chat_history)
 
     return SamplerLM()

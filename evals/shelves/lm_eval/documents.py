@@ -54,7 +54,7 @@ class LmEvalDocuments:
         with contextlib.redirect_stdout(sys.stderr):
             tasks = list(load_tasks([name], task_manager([name], folder), (GENERATE, *_OF_CHOICES)))
             if len(tasks) != 1:
-                raise EvalError(f"{name} is a group of {len(tasks)} tasks of lm-eval; name one task of it")
+                raise EvalError("evals.shelves.lm_eval.group_not_task", group=name, n_tasks=len(tasks))
             (task,) = tasks
             task.set_fewshot_seed(_FEW_SHOT_SEED)
             task.build_all_requests()
@@ -63,7 +63,7 @@ class LmEvalDocuments:
         for request in task.instances:
             found[request.doc_id].setdefault(request.idx, request)
         if not found:
-            raise EvalError(f"lm-eval task {name} has no document; take another, or give its file some rows")
+            raise EvalError("evals.shelves.lm_eval.task_without_documents", task=name)
         requests = [[found[number][index] for index in sorted(found[number])] for number in sorted(found)]
         said = {key: value for key, value in task.dump_config().items() if key not in _SOURCE_OF_DOCUMENTS}
         documents = cls(name, version, said, _comparison(name, task), task, requests)
@@ -120,7 +120,7 @@ class LmEvalDocuments:
         name, value = next(iter(metrics.items()))
         if not isinstance(value, Real):
             fault = f"its metric {name} is no number for one completion; take a task with one such as exact_match"
-            raise EvalError(f"lm-eval task {self.name}: {fault}")
+            raise EvalError("evals.shelves.lm_eval.in_task", task=self.name, fault=fault)
         return float(value)
 
     def _score_of_choice(self, number: int, answer: str) -> float:
@@ -154,17 +154,17 @@ def _comparison(name: str, task: Any) -> Comparison | None:
     from lm_eval.api.task import ConfigurableTask
 
     if callable(task.config.process_results) or type(task).process_results is not ConfigurableTask.process_results:
-        raise EvalError(
-            f"lm-eval task {name} scores log-likelihoods by a function of its own (`process_results`), which cannot be "
-            "asked about a recorded choice; take a task without one"
-        )
+        raise EvalError("evals.shelves.lm_eval.own_scoring_of_likelihoods", task=name)
     known = _OF_CHOICES[task.OUTPUT_TYPE]
     given = list(task._metric_fn_list)
     found = [known[metric] for metric in given if metric in known]
     if not found:
         raise EvalError(
-            f"lm-eval task {name} of output type {task.OUTPUT_TYPE} has the metrics {', '.join(map(str, given))}, none "
-            f"of which says whether a choice is right; take one with {' or '.join(known)}"
+            "evals.shelves.lm_eval.no_metric_of_choices",
+            task=name,
+            output_type=task.OUTPUT_TYPE,
+            metrics=", ".join(map(str, given)),
+            known=" or ".join(known),
         )
     return found[0]
 

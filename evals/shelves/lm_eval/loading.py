@@ -30,7 +30,7 @@ def installed() -> Any:
         # A missing dependency of lm-eval is another fault.
         if error.name != "lm_eval":
             raise
-        raise EvalError(f"lm-eval is not installed: {_INSTALL}") from error
+        raise EvalError("evals.shelves.lm_eval.lm_eval_not_installed", install=_INSTALL) from error
     return lm_eval
 
 
@@ -42,7 +42,7 @@ def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
     from lm_eval.tasks import TaskManager
 
     if include_path is not None and not include_path.is_dir():
-        raise EvalError(f"include_path is {include_path}, which is not a folder; give one with lm-eval task files")
+        raise EvalError("evals.shelves.lm_eval.include_path_not_folder", include_path=include_path)
     folders = [OWN_TASKS] if include_path is None else [OWN_TASKS, include_path]
     few = TaskManager(include_path=[*_shipped_folders(names), *folders], include_defaults=False)
     # Only plain tasks: a group's members and a tag's tasks may be in any folder.
@@ -52,8 +52,10 @@ def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
     for name in names:
         if name not in manager.task_index:
             raise EvalError(
-                f"unknown lm-eval task {name!r}{nearest(name, manager.all_tasks)} `lm_eval ls tasks` lists lm-eval's; "
-                f"{OWN_TASKS.name} has those over local rows; --include-path adds a folder of your own"
+                "evals.shelves.lm_eval.unknown_task",
+                task=name,
+                nearest=nearest(name, manager.all_tasks),
+                own_tasks=OWN_TASKS.name,
             )
     return manager
 
@@ -89,15 +91,15 @@ def load_tasks(names: Sequence[str], manager: Any, output_types: Sequence[str]) 
         except RefusedError:
             raise
         except (OSError, ValueError, TypeError, LookupError, ImportError, AssertionError, DatasetsError) as error:
-            raise EvalError(f"lm-eval task {name} cannot be loaded: {error}. {_remedy(str(error))}") from error
+            raise EvalError(
+                "evals.shelves.lm_eval.task_not_loadable", task=name, error=error, remedy=_remedy(str(error))
+            ) from error
         for task_name, task in loaded.items():
             require_output_type(task_name, task.OUTPUT_TYPE, output_types)
             if getattr(task, "MULTIMODAL", False):
-                raise EvalError(
-                    f"lm-eval task {task_name} asks about images or sound, and samplers here take text only"
-                )
+                raise EvalError("evals.shelves.lm_eval.task_not_text_only", task=task_name)
             if getattr(task, "UNSAFE_CODE", False):
-                raise EvalError(f"lm-eval task {task_name} runs code that the model wrote, which is not done here")
+                raise EvalError("evals.shelves.lm_eval.task_runs_code", task=task_name)
             yield task
 
 
@@ -119,10 +121,11 @@ def require_output_type(task: str, output_type: str, known: Sequence[str]) -> No
         return
     if known == (GENERATE,):
         raise EvalError(
-            f"lm-eval task {task} is scored by log-likelihoods ({output_type}), and --lm-eval runs tasks of output "
-            f"type {GENERATE} only: give it as `--tasks lm_eval:{task}`, or name that among the `eval.tasks` of a sweep"
+            "evals.shelves.lm_eval.task_scored_by_likelihood", task=task, output_type=output_type, required=GENERATE
         )
     raise EvalError(
-        f"lm-eval task {task} has the output type {output_type}, which says neither right nor wrong of a document: "
-        f"take a task of output type {' or '.join(known)}"
+        "evals.shelves.lm_eval.output_type_without_verdict",
+        task=task,
+        output_type=output_type,
+        known=" or ".join(known),
     )

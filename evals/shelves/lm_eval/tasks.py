@@ -79,13 +79,13 @@ def _declared_name(path: Path) -> str:
     try:
         document = compose_yaml(read_text(path))
     except FileNotFoundError as error:
-        raise EvalError(f"{PREFIX}{path}: there is no such task file of lm-eval.") from error
+        raise EvalError("evals.shelves.lm_eval.task_file_missing", prefix=PREFIX, path=path) from error
     except YamlError as error:
-        raise EvalError(f"{PREFIX}{path}: {error}") from error
+        raise EvalError("evals.shelves.lm_eval.in_task_file", prefix=PREFIX, path=path, error=error) from error
     pairs = document.value if isinstance(document, yaml.MappingNode) else []
     names = [value.value for key, value in pairs if key.value == "task" and isinstance(value, yaml.ScalarNode)]
     if not names:
-        raise EvalError(f"{PREFIX}{path} declares no `task: <name>`; give a task file of lm-eval, not one of a group")
+        raise EvalError("evals.shelves.lm_eval.task_file_without_name", prefix=PREFIX, path=path)
     return str(names[0])
 
 

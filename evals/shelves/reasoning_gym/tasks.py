@@ -74,14 +74,16 @@ def load_gym_task(name: str) -> Task:
     options = dict(_options(f"{PREFIX}{data_set}", config_class, written))
     size = options.pop("size", TRAIN_PROBLEMS)
     if size < 1:
-        raise EvalError(f"{PREFIX}{data_set}: size is {size}, but a training split needs at least 1 problem")
+        raise EvalError("evals.shelves.reasoning_gym.size_too_small", prefix=PREFIX, data_set=data_set, size=size)
     # One stream for both splits, with a fixed seed: its length is the only thing that `size` changes.
     total = TEST_PROBLEMS + size
     config = config_class(**options, seed=_STREAM_SEED, size=total)
     try:
         config.validate()
     except (AssertionError, ValueError, TypeError) as error:
-        raise EvalError(f"{PREFIX}{data_set}: reasoning-gym refuses these options: {error}") from error
+        raise EvalError(
+            "evals.shelves.reasoning_gym.options_refused", prefix=PREFIX, data_set=data_set, error=error
+        ) from error
     stream = _Stream(data_set, config, total)
     return Task(
         name=_canonical(data_set, config_class, options, size),
@@ -143,14 +145,18 @@ class _Stream:
         if done.returncode:
             last_line = (done.stderr.decode(errors="replace").strip().splitlines() or ["it was killed"])[-1]
             raise EvalError(
-                f"{PREFIX}{self.data_set}: reasoning-gym cannot make its problems with these options: {last_line}"
+                "evals.shelves.reasoning_gym.problems_not_made", prefix=PREFIX, data_set=self.data_set, error=last_line
             )
         made: list[tuple[int, dict[str, Any]]] = pickle.loads(done.stdout)
         if len(made) < self.total:
             raise EvalError(
-                f"{PREFIX}{self.data_set}: {MOST_DRAWS * self.total} draws gave {len(made)} different problems, but "
-                f"{self.total} are needed, {TEST_PROBLEMS} of them for the test split. Widen its options, or lower its "
-                "size (?size=<training problems>)."
+                "evals.shelves.reasoning_gym.too_few_different_problems",
+                prefix=PREFIX,
+                data_set=self.data_set,
+                n_draws=MOST_DRAWS * self.total,
+                n_made=len(made),
+                n_needed=self.total,
+                n_test=TEST_PROBLEMS,
             )
         return [
             Problem(
@@ -191,7 +197,7 @@ def _registry() -> dict[str, tuple[Any, Any]]:
             from reasoning_gym.factory import DATASETS
     except ModuleNotFoundError as error:
         raise EvalError(
-            f"tasks {PREFIX}<name> need the package reasoning-gym ({error}). Install it: {_INSTALL}"
+            "evals.shelves.reasoning_gym.package_not_installed", prefix=PREFIX, error=error, install=_INSTALL
         ) from error
     return dict(DATASETS)
 
@@ -202,12 +208,15 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
     settable = [option.name for option in dataclasses.fields(config_class) if option.name != "seed"]
     for name, text in written_options(task, written).items():
         if name == "seed":
-            raise EvalError(
-                f"{task}: seed is not an option here: it is fixed, so that the splits never overlap. A cell's own seed "
-                "decides which training problems come when."
-            )
+            raise EvalError("evals.shelves.reasoning_gym.seed_as_option", task=task)
         if name not in settable:
-            raise EvalError(f"{task} has no option {name!r}{nearest(name, settable)} It has {few(settable)}.")
+            raise EvalError(
+                "evals.shelves.reasoning_gym.unknown_option",
+                task=task,
+                option=name,
+                nearest=nearest(name, settable),
+                known=few(settable),
+            )
         yield name, _value(f"{task}: option {name}", hints[name], text)
 
 
@@ -225,7 +234,13 @@ def _value(option: str, wanted: Any, text: str) -> Any:
             faults = as_json if text[:1] in "[{" else error
             reasons = "; ".join(dict.fromkeys(fault["msg"] for fault in faults.errors()))
             choices = [str(choice) for fault in error.errors() for choice in _choices(fault)]
-            raise EvalError(f"{option} is {text!r}: {reasons}{nearest(text, choices)}") from error
+            raise EvalError(
+                "evals.shelves.reasoning_gym.option_value_not_valid",
+                option=option,
+                value=text,
+                reasons=reasons,
+                nearest=nearest(text, choices),
+            ) from error
 
 
 def _choices(fault: Any) -> list[str]:

@@ -92,9 +92,11 @@ def _load(taskset: str, written: str, place: _Place) -> Task:
     options = _options(f"{PREFIX}{taskset}", written)
     size, right_from = options.pop("size", TRAIN_PROBLEMS), options.pop("right_from", 1.0)
     if not isinstance(size, int) or size < 1:
-        raise EvalError(f"{PREFIX}{taskset}: size is {size!r}: give the most training problems, at least 1")
+        raise EvalError("evals.shelves.verifiers.size_not_valid", prefix=PREFIX, taskset=taskset, size=size)
     if not isinstance(right_from, int | float) or not math.isfinite(right_from):
-        raise EvalError(f"{PREFIX}{taskset}: right_from is {right_from!r}: give the least reward of a right completion")
+        raise EvalError(
+            "evals.shelves.verifiers.right_from_not_valid", prefix=PREFIX, taskset=taskset, right_from=right_from
+        )
     played = _Played(taskset, json.dumps(options, sort_keys=True), place)
     opened, stream = played.before_training("open"), _Stream(played, size)
     module = _module_of(taskset)
@@ -200,7 +202,12 @@ class _Played:
         own = {"taskset": self.taskset, "options": json.loads(self.options), "folder": self.place.folder}
         reply: dict[str, Any] = json.loads(PROCESS.reply({"do": what, **own, **request}, wall_limit_s))
         if "refused" in reply:
-            raise EvalError(f"{PREFIX}{self.taskset}: bench cannot play this environment: {reply['refused']}.")
+            raise EvalError(
+                "evals.shelves.verifiers.environment_not_playable",
+                prefix=PREFIX,
+                taskset=self.taskset,
+                reason=reply["refused"],
+            )
         return reply
 
     def before_training(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
@@ -210,8 +217,11 @@ class _Played:
         except WorkerLostError as lost:
             took = "took too long" if lost.reason == "timeout" else "ended the process"
             raise EvalError(
-                f"{PREFIX}{self.taskset}: bench cannot play this environment: its code {took} (`{what}`). Try it in "
-                f"Python: import verifiers.v1 as vf; vf.load_environment(...)"
+                "evals.shelves.verifiers.environment_worker_lost",
+                prefix=PREFIX,
+                taskset=self.taskset,
+                outcome=took,
+                request=what,
             ) from lost
 
 
@@ -229,8 +239,10 @@ class _Stream:
         tasks: list[dict[str, Any]] = self.played.before_training("load", _LOAD_LIMIT_S, most=most)["tasks"]
         if len(tasks) < 2:
             raise EvalError(
-                f"{PREFIX}{self.played.taskset}: has {len(tasks)} different tasks, and two are needed, one of them for "
-                "the test split. Choose options that give more."
+                "evals.shelves.verifiers.too_few_different_tasks",
+                prefix=PREFIX,
+                taskset=self.played.taskset,
+                n_tasks=len(tasks),
             )
         return [{"number": number, **task} for number, task in enumerate(tasks)]
 
@@ -278,11 +290,14 @@ def _require_package() -> None:
     try:
         version = metadata.version("verifiers")
     except metadata.PackageNotFoundError as error:
-        raise EvalError(f"tasks {PREFIX}<taskset> need the package verifiers. Install it: {_INSTALL}") from error
+        raise EvalError("evals.shelves.verifiers.package_not_installed", prefix=PREFIX, install=_INSTALL) from error
     if not version.startswith(f"{_PACKAGE_VERSION}."):
         raise EvalError(
-            f"tasks {PREFIX}<taskset> need verifiers {_PACKAGE_VERSION}, and {version} is installed; its environments "
-            f"may differ. Install {_PACKAGE_VERSION}: {_INSTALL}"
+            "evals.shelves.verifiers.package_version_differs",
+            prefix=PREFIX,
+            required_version=_PACKAGE_VERSION,
+            version=version,
+            install=_INSTALL,
         )
 
 
@@ -308,7 +323,7 @@ def _options(task: str, written: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, text in written_options(task, written).items():
         if name == "taskset.id":
-            raise EvalError(f"{task}: the taskset stands before the `?`; leave out the option taskset.id")
+            raise EvalError("evals.shelves.verifiers.taskset_as_option", task=task)
         try:
             found[name] = json.loads(text)
         except ValueError:

@@ -144,10 +144,7 @@ class TorchEngine:
     def _halve_rows(self, rows: int, reason: str) -> None:
         """Sample half as many rows at once from now on; raise RefusedError if there was one."""
         if rows == 1:
-            raise RefusedError(
-                f"out of memory while one completion is drawn ({reason}). Use shorter completions "
-                "(rollout.max_completion_tokens), a smaller train.micro_batch_tokens, or a device with more memory."
-            )
+            raise RefusedError("engines.out_of_memory_drawing", reason=reason)
         self._most_rows = rows // 2
         warnings.warn(
             f"out of memory with {rows} completions drawn at once ({reason}): going on with {self._most_rows}, which "

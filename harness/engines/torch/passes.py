@@ -196,8 +196,7 @@ class LayerMasks:
         kinds = sorted(set(config.layer_types))
         if unknown := [kind for kind in kinds if kind not in known]:
             raise RefusedError(
-                f"{type(model).__name__} has layers of the kind {', '.join(unknown)}, but the torch engine decodes "
-                "full and sliding-window attention only. Use a model of another architecture, or rollout.engine=vllm."
+                "engines.layer_kind_not_supported", model=type(model).__name__, layers=", ".join(unknown)
             )
         self._windows = {kind: known[kind] for kind in kinds}
 
@@ -269,10 +268,7 @@ def one_token_attention(
     functions. Raises RefusedError for a softcap or a position bias, which this attention lacks.
     """
     if softcap is not None or position_bias is not None:
-        raise RefusedError(
-            f"{type(module).__name__} asks for attention with a softcap or a position bias, which the engine torch "
-            "does not have. Give another model, or rollout.engine=vllm."
-        )
+        raise RefusedError("engines.attention_not_supported", module=type(module).__name__)
     rows, heads, _, size = query.shape
     # Query heads that share a key head are the rows of one product, so keys and values are not repeated.
     grouped = (query * scaling).reshape(rows, key.shape[1], heads // key.shape[1], size)

@@ -234,7 +234,7 @@ class _Resident:
         # The cache may hold keys and values of old weights. Those of earlier calls must go too, or rounding would
         # depend on history.
         if not self._engine.reset_prefix_cache():
-            raise EngineMismatchError("vLLM keeps keys and values of old weights: its prefix cache cannot be emptied.")
+            raise EngineMismatchError("engines.prefix_cache_not_emptied")
         self._run([sample.prompt for sample in samples], asked, take)
 
     def shut_down(self) -> None:
@@ -331,8 +331,11 @@ def _start(model: PreTrainedModel, key: str, memory_frac: float) -> _Resident:
         resident.rest()
     except (ValueError, RuntimeError) as error:
         raise RefusedError(
-            f"vLLM {vllm.__version__} cannot run this {type(model).__name__} on {model.device}: {error}. Use --set "
-            "rollout.engine=torch."
+            "engines.vllm_cannot_run_model",
+            version=vllm.__version__,
+            model=type(model).__name__,
+            device=model.device,
+            error=error,
         ) from error
     return resident
 
@@ -353,10 +356,7 @@ def _import_vllm(on_cpu: bool) -> ModuleType:
             if on_cpu
             else "Run: pip install -e '.[vllm]'. Or use"
         )
-        raise RefusedError(
-            "rollout.engine asks for vLLM (auto does on CUDA), which is not installed here. "
-            f"{remedy} --set rollout.engine=torch."
-        )
+        raise RefusedError("engines.vllm_not_installed", remedy=remedy)
     # Set before the import, which reads them; the user's own values win.
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -364,10 +364,7 @@ def _import_vllm(on_cpu: bool) -> ModuleType:
         importlib.import_module("vllm.sampling_params")
         return importlib.import_module("vllm")
     except ImportError as error:
-        raise RefusedError(
-            f"vLLM is installed here but cannot be imported: {error}. Repair the installation, or use --set "
-            "rollout.engine=torch."
-        ) from error
+        raise RefusedError("engines.vllm_not_importable", error=error) from error
 
 
 @contextmanager

@@ -73,9 +73,7 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
 
     context = language_model.context_tokens
     if context is not None and wanted.max_tokens > context:
-        raise RefusedError(
-            f"pairs.max_tokens={wanted.max_tokens} exceeds the model's context of {context} tokens. Lower it."
-        )
+        raise RefusedError("run.pair_tokens_exceed_context", max_tokens=wanted.max_tokens, context=context)
     fates: Counter[str] = Counter()
     kept: list[_Tokens] = []
     for pair in pairs:
@@ -139,13 +137,12 @@ def _encode(pair: PreferencePair, language_model: LanguageModel, context: int | 
     prompt = language_model.encode(pair.prompt)
     if context is not None and len(prompt) >= context:
         raise RefusedError(
-            f"{pair.where}: its prompt has {len(prompt)} tokens, but the model's context is {context} tokens, prompt "
-            "and completion together. Shorten or remove it, or take a model with a longer context."
+            "run.pair_prompt_exceeds_context", where=pair.where, prompt_tokens=len(prompt), context_tokens=context
         )
     chosen, rejected = map(language_model.encode_completion, (pair.chosen, pair.rejected))
     if not prompt or chosen == rejected:
         what = "chosen and rejected are the same tokens" if prompt else "its prompt has no tokens"
-        raise RefusedError(f"{pair.where}: to the model's tokenizer {what}. Remove the row, or take another model.")
+        raise RefusedError("run.pair_not_encodable", where=pair.where, fault=what)
     return _Tokens(*(torch.tensor(tokens, dtype=torch.int32) for tokens in (prompt, chosen, rejected)))
 
 

@@ -101,7 +101,7 @@ def format_of(source: str, named: str | None = None) -> ImportFormat | None:
     found = [one for one in FORMATS.all().values() if one.reads(source)]
     if len(found) > 1:
         names = ", ".join(one.name for one in found)
-        raise RefusedError(f"{source}: may be of several formats, {names}. Name one with --format.")
+        raise RefusedError("shelves.imports.several_formats", source=source, formats=names)
     return found[0] if found else None
 
 

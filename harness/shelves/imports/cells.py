@@ -50,8 +50,11 @@ def match_cells(cells: Cells) -> dict[str, Matching]:
             known = sides.setdefault(sample.task, {}).setdefault(cell_name(cell), {})
             if known.setdefault(sample.problem_id, sample.content) != sample.content:
                 raise RefusedError(
-                    f"{run.source}: two problems of {sample.task} have the id {sample.problem_id}, in {_called(run)}. "
-                    "Give each problem an id of its own."
+                    "shelves.imports.problem_id_repeated",
+                    source=run.source,
+                    task=sample.task,
+                    problem_id=sample.problem_id,
+                    cell=_called(run),
                 )
     found = {task: match_problems(task, of_cells) for task, of_cells in sides.items()}
     # The sources' own scores also cover the problems that were dropped, so they no longer describe what is compared.
@@ -92,8 +95,13 @@ def _once(places: Mapping[tuple[object, ...], list[ImportedSample]], cell: Impor
         found.append(sample)
         if len(found) > 1:
             raise RefusedError(
-                f"{cell.source}: says twice whether sample {sample.sample} of problem {sample.problem_id} of "
-                f"{sample.task} is right, of {_called(cell)}. {_APART}"
+                "shelves.imports.sample_repeated",
+                source=cell.source,
+                sample=sample.sample,
+                problem_id=sample.problem_id,
+                task=sample.task,
+                cell=_called(cell),
+                apart=_APART,
             )
     return itertools.chain.from_iterable(places.values())
 
@@ -122,7 +130,14 @@ def _alike(one: float, other: float) -> bool:
 
 
 def _contradiction(cell: ImportedRun, run: ImportedRun, what: str) -> RefusedError:
-    return RefusedError(f"{cell.source} and {run.source} are both of {_called(cell)} and differ in {what}. {_APART}")
+    return RefusedError(
+        "shelves.imports.runs_contradict",
+        source=cell.source,
+        other=run.source,
+        cell=_called(cell),
+        what=what,
+        apart=_APART,
+    )
 
 
 _APART = "Two runs may have one name: tell them apart by {arm} and {seed} in the path, or by --runs."
@@ -144,10 +159,7 @@ def add_training_scores(cells: Iterable[ImportedRun]) -> None:
                 if not rewards
                 else f"a training reward from {min(rewards):g} to {max(rewards):g}"
             )
-            raise RefusedError(
-                f"{run.source}: holds no evaluation and {why}, but arms are compared by a fraction in [0, 1]. Give a "
-                "source with evaluations too, e.g. a table by metric."
-            )
+            raise RefusedError("shelves.imports.no_evaluation", source=run.source, why=why)
         last = rewards[-max(1, len(rewards) // 10) :]
         run.scores.append(Score(TRAINING, LAST_TENTH, statistics.fmean(last)))
 
@@ -253,8 +265,13 @@ def require_whole(cells: Cells) -> None:
             if counts and min(counts.values()) < max(counts.values()):
                 fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
                 raise RefusedError(
-                    f"{name}: has {counts[fewest]} samples of problem {fewest} of {task}, but {counts[most]} of {most}."
-                    " All problems need the same number."
+                    "shelves.imports.sample_counts_differ",
+                    cell=name,
+                    n_fewest=counts[fewest],
+                    fewest=fewest,
+                    task=task,
+                    n_most=counts[most],
+                    most=most,
                 )
             for one, other, lacks in (
                 (name, first, problems.keys() - counts.keys()),
@@ -262,15 +279,17 @@ def require_whole(cells: Cells) -> None:
             ):
                 if lacks:
                     raise RefusedError(
-                        f"{one}: has no sample of problem {min(lacks)} of {task}, which {other} has ({len(lacks)} "
-                        "such problems). All cells need the same problems: is a part missing, or were they evaluated "
-                        "on others?"
+                        "shelves.imports.problem_missing",
+                        cell=one,
+                        problem=min(lacks),
+                        task=task,
+                        other=other,
+                        n_problems=len(lacks),
                     )
     for name, tasks in finals.items():
         if missing := [task for task in wanted if task not in tasks]:
             raise RefusedError(
-                f"{name}: has no final evaluation on {missing[0]}, which {wanted[missing[0]][0]} has. All cells need "
-                "the same tasks."
+                "shelves.imports.task_missing", cell=name, missing=missing[0], other=wanted[missing[0]][0]
             )
 
 
@@ -337,9 +356,7 @@ def compared_metric(cells: Cells, asked: str | None, ks: Sequence[int]) -> str:
                 if metric in known:
                     return compared_metric(cells, f"{METRIC_PREFIX}{task}.{metric}", ks)
         there = [f"{METRIC_PREFIX}{task}.{metric}" for task, known in tasks.items() for metric in known]
-        raise RefusedError(
-            f"which metric compares the arms is not clear: name it with --metric. There are {few(there)}."
-        )
+        raise RefusedError("shelves.imports.metric_not_clear", known=few(there))
     task, _, metric = asked.removeprefix(METRIC_PREFIX).rpartition(".")
     # Without a task in its name, a metric belongs to the first task.
     task = task or next(iter(tasks))
@@ -347,12 +364,15 @@ def compared_metric(cells: Cells, asked: str | None, ks: Sequence[int]) -> str:
         value = by_task.get(task, {}).get(metric)
         if not asked.startswith(METRIC_PREFIX) or value is None:
             there = [f"{METRIC_PREFIX}{one}.{known}" for one in by_task for known in by_task[one]]
-            raise RefusedError(f"{name}: has no {asked}{nearest(asked, there)} There are {few(there)}.")
-        if not 0 <= value <= 1:
             raise RefusedError(
-                f"{name}: {asked} is {value:g}, but arms are compared by a fraction in [0, 1] of which more is better. "
-                "Divide percentages by 100, or name another metric with --metric."
+                "shelves.imports.no_such_metric",
+                cell=name,
+                metric=asked,
+                nearest=nearest(asked, there),
+                known=few(there),
             )
+        if not 0 <= value <= 1:
+            raise RefusedError("shelves.imports.metric_not_a_fraction", cell=name, metric=asked, value=value)
     return f"{METRIC_PREFIX}{task}.{metric}"
 
 

@@ -81,7 +81,7 @@ def import_(
 
     use_plugins(plugin)
     if Path(name).name != name or name.startswith("."):
-        raise RefusedError(f"{name!r} is no name of a folder. Give a plain name, e.g. std_norm_trl.")
+        raise RefusedError("shelves.imports.not_a_folder_name", name=name)
     given = [("--format", format_), ("--runs", runs), ("--arm", arm), ("--seed", seed), ("--configs", configs)]
     given += [("--ablate", ablate), ("--baseline", baseline), ("--metric", metric), ("--question", question)]
     options = [word for option, value in given if value is not None for word in (option, str(value))]
@@ -111,9 +111,7 @@ def import_(
 def _reason(given: str) -> tuple[str, str]:
     knob, equals, why = given.partition("=")
     if not equals or not knob.strip() or not why.strip():
-        raise RefusedError(
-            f"--co-change is {given!r}, but must be KNOB=WHY, e.g. --co-change 'batch_size=fits the GPU'."
-        )
+        raise RefusedError("shelves.imports.co_change_without_reason", given=given)
     return knob.strip(), why.strip()
 
 

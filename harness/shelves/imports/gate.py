@@ -47,7 +47,7 @@ def read_configs(cells: Cells, text: str) -> None:
                 run.config |= dotted(load_yaml(path))
     without = [cell_name(cell) for cell, run in cells.items() if not run.config]
     if without:
-        raise RefusedError(f"--configs {text}: matches no file of {without[0]}. Each cell needs one.")
+        raise RefusedError("shelves.imports.no_config", text=text, run=without[0])
 
 
 def check_configs(

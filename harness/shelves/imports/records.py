@@ -97,11 +97,11 @@ def write_imported(
     earlier = _earlier(folder)
     arms = {arm: file_name(arm) for arm, _ in cells}
     if len({*arms.values()}) < len(arms):
-        raise RefusedError(f"two arms have one name once what no folder can be called is left out: {few(arms)}.")
+        raise RefusedError("shelves.imports.arm_names_collide", arms=few(arms))
     baseline = next(iter(arms)) if request.baseline is None else request.baseline
     if baseline not in arms:
         raise RefusedError(
-            f"--baseline is {baseline!r}, which no run is of{nearest(baseline, arms)} There are {few(arms)}."
+            "shelves.imports.unknown_baseline", baseline=baseline, nearest=nearest(baseline, arms), arms=few(arms)
         )
     ks = common_ks(cells)
     metric = compared_metric(cells, request.metric, ks)
@@ -195,7 +195,7 @@ def _earlier(folder: Path) -> SweepRecord | None:
         known = read_sweep(folder)
         if known.is_imported:
             return known
-    raise RefusedError(f"{folder}: is there already, and was not made by `bench import`. Take another name.")
+    raise RefusedError("shelves.imports.folder_taken", folder=folder)
 
 
 def _facts(cells: Cells, ks: Sequence[int]) -> dict[str, MetricFacts]:

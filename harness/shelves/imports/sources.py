@@ -35,10 +35,7 @@ class Pattern:
     def __post_init__(self) -> None:
         fields = _FIELD.findall(self.text)
         if not fields or len(fields) != len(set(fields)) or not {*fields} <= {*_PARTS}:
-            raise RefusedError(
-                f"{self.text!r} is no pattern: it must hold {{arm}}, {{seed}} or both, each once, and no other field, "
-                "e.g. runs/{arm}/seed{seed}/trainer_state.json."
-            )
+            raise RefusedError("shelves.imports.not_a_pattern", text=self.text)
 
     @property
     def as_glob(self) -> str:
@@ -79,10 +76,7 @@ def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple
         for source, names in _expanded(text, named_format):
             one = format_of(source, named_format) or _table_by_ending(source)
             if one is None:
-                raise RefusedError(
-                    f"{source}: is of no format that can be imported. `bench ls formats` shows what each reads; "
-                    "--format names one."
-                )
+                raise RefusedError("shelves.imports.unknown_format", source=source)
             by_format.setdefault(one.name, []).append(source)
             said[source] = names
     formats = [FORMATS.find(name) for name in by_format]
@@ -108,7 +102,7 @@ def _expanded(text: str, named_format: str | None) -> Iterator[tuple[str, Names]
         found = sorted(start.glob(pattern.as_glob.removeprefix("/")))
         matched = [(path, names) for path in found if (names := pattern.names(_as_given(path, start))) is not None]
         if not matched:
-            raise RefusedError(f"{text}: matches no file. Each {{arm}} and {{seed}} stands for a part of one name.")
+            raise RefusedError("shelves.imports.pattern_matches_nothing", text=text)
         for path, names in matched:
             yield from ((one, pattern.names(one) or names) for one in _files(_as_given(path, start), named_format))
     else:
@@ -127,15 +121,17 @@ def _files(text: str, named_format: str | None) -> Iterator[str]:
     path = Path(text)
     if not path.is_dir() or format_of(text) is not None:
         if not path.exists() and format_of(text) is None:
-            raise RefusedError(f"{text}: is not there. Give a file, a folder, or a pattern with {{arm}} and {{seed}}.")
+            raise RefusedError("shelves.imports.source_missing", text=text)
         yield text
         return
     below = sorted(str(one) for one in path.rglob("*") if one.is_file() and not one.name.startswith("."))
     found = [one for one in below if (of := format_of(one)) is not None and named_format in (None, of.name)]
     if not found:
         raise RefusedError(
-            f"{text}: holds no file of a format that can be imported, among {len(below)} "
-            f"({few([Path(one).name for one in below])}). `bench ls formats` shows what each reads."
+            "shelves.imports.folder_without_sources",
+            text=text,
+            n_files=len(below),
+            files=few([Path(one).name for one in below]),
         )
     yield from found
 
@@ -150,7 +146,9 @@ def settle_names(runs: Sequence[ImportedRun], pattern: Pattern | None, arm: str 
     for run in runs:
         found = None if pattern is None else pattern.names(run.name)
         if pattern is not None and found is None:
-            raise RefusedError(f"{run.source}: the run {run.name!r} does not match --runs {pattern.text}.")
+            raise RefusedError(
+                "shelves.imports.name_does_not_match", source=run.source, run=run.name, text=pattern.text
+            )
         names = found or Names()
         run.arm = next(one for one in (run.arm, names.arm, arm, run.name) if one is not None)
         # `type` and not isinstance below: True is an int too.
@@ -159,7 +157,4 @@ def settle_names(runs: Sequence[ImportedRun], pattern: Pattern | None, arm: str 
         run.seed = next((one for one in candidates if one is not None), None)
     without = [run for run in runs if run.seed is None]
     if without and len(without) < len(runs):
-        raise RefusedError(
-            f"{without[0].source}: no seed is known of {without[0].arm}, but of others one is. Say it by {{seed}} in "
-            "the path, by a column, by --runs or by --seed."
-        )
+        raise RefusedError("shelves.imports.seed_unknown", source=without[0].source, arm=without[0].arm)

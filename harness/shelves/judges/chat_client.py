@@ -123,15 +123,9 @@ def read_key(variable: str, address: str) -> str:
     key = os.environ.get(variable, "").strip()
     holds = f"the environment variable {variable}, which holds the key for {address},"
     if not key:
-        raise RefusedError(
-            f"{holds} is not set. Set it where bench runs, or leave api_key_env out of the judge's file if no key is "
-            "needed."
-        )
+        raise RefusedError("shelves.judges.key_not_set", variable=holds)
     if not re.fullmatch("[!-~]+", key):
-        raise RefusedError(
-            f"{holds} has white space, a line break or a character that is not printable ASCII in its value. A key is "
-            "one word of printable ASCII: set the variable to the key alone."
-        )
+        raise RefusedError("shelves.judges.key_malformed", variable=holds)
     # From here on every stream, record and message is redacted of the key's value.
     register_variable(variable)
     return key
@@ -200,8 +194,7 @@ class _Asking:
         # Silence without trouble is a server that thinks: only `timeout_s` of a request ends that.
         if self._trouble and silent_s > client.patience_s:
             raise ServerAwayError(
-                f"the judge at {client.address} has not answered for {silent_s:.0f} s ({self._trouble}); its replies "
-                "so far are kept, and once it is back, the next run continues the cell"
+                "shelves.judges.judge_away", address=client.address, silent_s=silent_s, trouble=self._trouble
             )
         if now_s - self._told_s >= _TOLD_EVERY_S:
             self._told_s = now_s
@@ -237,8 +230,11 @@ class _Asking:
         client = self._client
         said = redact(received.decode(errors="replace").strip())[:2000]  # servers quote the key that they reject
         raise RefusedError(
-            f"the judge {client.model} at {client.address} refuses a question with HTTP {status}: {shown(said, 400)}. "
-            "Correct address, model, key or text in the judge's file, or start the server with a longer context."
+            "shelves.judges.question_refused",
+            model=client.model,
+            address=client.address,
+            status=status,
+            reply=shown(said, 400),
         )
 
 

@@ -140,7 +140,7 @@ def _ask_in_process(judge: Asking, asked: Sequence[Question], keep: Callable[[in
         try:
             _in_process[source] = load_model(source, device)
         except RefusedError as error:
-            raise RefusedError(f"the judge {judge.name}: {error}") from None
+            raise RefusedError("shelves.judges.of_judge", judge=judge.name, error=error) from None
     model = _in_process[source]
     params = SamplingParams(_file_of(judge).max_completion_tokens, _file_of(judge).temperature)
     engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)

@@ -82,10 +82,7 @@ class RewardModel(nn.Module):
         self.std.fill_(1.0)
         scores = self.scores(sequences).double()
         if not (torch.isfinite(scores).all() and scores.std() > 0):
-            raise RefusedError(
-                "the reward model's scores are all equal or not finite after its training. Lower "
-                "reward.reward_model.learning_rate."
-            )
+            raise RefusedError("shelves.learned.scores_useless")
         self.mean.copy_(scores.mean())
         self.std.copy_(scores.std())
 
@@ -106,7 +103,7 @@ class RewardModel(nn.Module):
             model.load_state_dict(load_file(folder / WEIGHTS_FILE))
         except (SafetensorError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
-            raise RefusedError(f"{folder}: is damaged ({reason}). Delete it; the next run makes it again.") from error
+            raise RefusedError("shelves.learned.reward_model_damaged", folder=folder, reason=reason) from error
         return model
 
 

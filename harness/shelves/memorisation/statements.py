@@ -94,8 +94,11 @@ def require_statements(task: Task, problems: Sequence[Problem]) -> None:
     """Raise EvalError if all statements are too short to be completed by anything but chance."""
     if not any(_is_long_enough(split_statement(problem.problem)[1]) for problem in problems):
         raise EvalError(
-            f"task {task.name}: none of {len(problems)} problems has a statement of which {MIN_REST_WORDS} words are "
-            f"left when {GIVEN_FRAC:.0%} are given; take another task"
+            "shelves.memorisation.statements_too_short",
+            task=task.name,
+            n_problems=len(problems),
+            min_rest_words=MIN_REST_WORDS,
+            given_frac=GIVEN_FRAC,
         )
 
 

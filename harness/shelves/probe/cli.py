@@ -50,10 +50,7 @@ def probe(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RefusedError(
-            f"{folder}: cannot be written ({error.strerror}). Make it writable, or choose another place with --home "
-            "DIR or BENCH_HOME."
-        ) from None
+        raise RefusedError("shelves.probe.folder_not_writable", folder=folder, reason=error.strerror) from None
     measurement = measure(design, policy, Countdown("gradients").tell)
     document = findings(design, measurement)
     write_findings(folder, document, measurement)

@@ -70,7 +70,7 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
     overrides = parse_settings(settings)
     misplaced = [key for key in overrides if is_of_objective(key)]
     if misplaced:
-        raise RefusedError(f"--set {misplaced[0]}: a probe compares objectives; change them in a copy of {path}.")
+        raise RefusedError("shelves.probe.objective_setting", setting=misplaced[0], path=path)
     layers = [
         profile_layer(find_profile(profile_name, beside=path)),
         Layer(f"{path}: base", file.base),

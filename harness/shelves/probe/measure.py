@@ -65,26 +65,16 @@ def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
     if cell is not None:
         checkpoint = load_latest(cell / "checkpoints")
         if checkpoint is None:
-            raise RefusedError(
-                f"--cell {cell}: no complete checkpoint in {cell / 'checkpoints'}. Give the folder of a cell, as "
-                "`bench status SWEEP --json` names it."
-            )
+            raise RefusedError("shelves.probe.no_checkpoint", cell=cell, folder=cell / "checkpoints")
         if checkpoint.is_start:
-            raise RefusedError(
-                f"--cell {cell}: its newest checkpoint is that of its start, before any training. Leave --cell out to "
-                "measure at model.source, or let `bench run` train the cell further."
-            )
+            raise RefusedError("shelves.probe.checkpoint_of_start", cell=cell)
         if any(".lora_A." in name for name in checkpoint.weights):
-            raise RefusedError(
-                f"--cell {cell}: its checkpoints hold adapters (model.lora), but a probe measures the gradient of all "
-                "weights. Give a cell without model.lora."
-            )
+            raise RefusedError("shelves.probe.checkpoint_of_adapters", cell=cell)
         try:
             policy.model.load_state_dict(checkpoint.weights)
         except RuntimeError:
             raise RefusedError(
-                f"--cell {cell}: its weights do not fit model.source {spec.model.source}. Set model.source to the one "
-                f"in {cell / 'spec.json'}."
+                "shelves.probe.weights_do_not_fit", cell=cell, source=spec.model.source, spec=cell / "spec.json"
             ) from None
     require_room_for_completions(spec, policy)
     return policy
@@ -107,9 +97,7 @@ class _Probe:
         pool = draw_pool(spec, spec.rollout.prompts_per_step, _REFERENCE_STEP, self._problems, self._policy)
         rollout = pool.rewarded(spec, self._policy)
         if rollout.rewards.isnan().all():
-            raise RefusedError(
-                f"none of {_completions(spec)} completions could be scored: their reward is NaN. Change reward.parts."
-            )
+            raise RefusedError("shelves.probe.no_reward", completions=_completions(spec))
         # Each part holds whole prompts, so the parts are independent.
         part = _completions(spec) // REFERENCE_PARTS
         weights = [token_weights(spec.policy_gradient, rollout, part, spec.seed)]
@@ -188,7 +176,7 @@ def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem
     drawn = [problems[key % len(problems)] for key in keys]
     batch = Rollouts(spec, policy, engine).writer.draw(drawn, step, spec.rollout.max_completion_tokens)
     if not torch.isfinite(batch.sampler_logps).all():
-        raise RefusedError(f"model.source {spec.model.source}: its log-probs are not finite. Probe another model.")
+        raise RefusedError("shelves.probe.log_probs_not_finite", source=spec.model.source)
     scores = Scores.empty(batch.sequences)
     SequenceScorer(policy.model, None, spec, policy.pad_token_id).fill(
         scores, batch.sequences, torch.arange(len(batch))

@@ -93,10 +93,7 @@ class RayPool:
             while not self.slots:
                 self._hear(ANSWER_S)
                 if time.monotonic() - self._last_slot_s > FIRST_SLOT_WITHIN_S:
-                    raise BenchError(
-                        f"the Ray cluster had no free slot for {FIRST_SLOT_WITHIN_S:.0f} s: `ray status` shows what "
-                        "uses it. Run the same command again once it has room."
-                    )
+                    raise BenchError("shelves.ray.no_first_slot", wait_s=FIRST_SLOT_WITHIN_S)
         except BaseException:
             self.close()
             raise
@@ -123,10 +120,7 @@ class RayPool:
         if self.slots:
             self._last_slot_s = time.monotonic()
         elif time.monotonic() - self._last_slot_s > NO_SLOT_FOR_S:
-            raise BenchError(
-                f"the Ray cluster has had no slot for {NO_SLOT_FOR_S:.0f} s. Once it has machines again, the same "
-                "command continues."
-            )
+            raise BenchError("shelves.ray.no_slot", wait_s=NO_SLOT_FOR_S)
         happened, self._happened = self._happened, []
         return happened
 
@@ -220,7 +214,7 @@ class RayPool:
         except RayError as error:
             # Such a failure would recur, so another actor would not help.
             if isinstance(error, RayActorError) and error.actor_init_failed:
-                raise BenchError(f"a slot of the Ray cluster could not be started: {_last_line(error)}") from None
+                raise BenchError("shelves.ray.slot_did_not_start", reason=_last_line(error)) from None
             if not isinstance(error, RayActorError | GetTimeoutError):
                 raise
             with suppress(RayError):
@@ -302,9 +296,7 @@ class RayPool:
 def _resources(slot: Slot) -> dict[str, float]:
     """Return the resources that an actor requests from Ray. Raises RefusedError for a request that Ray cannot meet."""
     if slot.processes > 1 and slot.share < 1:
-        raise RefusedError(
-            f"train.processes is {slot.processes}, and with Ray such cells cannot share GPUs. Use fewer --workers."
-        )
+        raise RefusedError("shelves.ray.processes_cannot_share", processes=slot.processes)
     units = slot.processes * math.floor(slot.share * 1e4) / 1e4  # Ray counts in ten-thousandths
     return {"num_cpus": units, "num_gpus": units if slot.kind == "cuda" else 0}
 
@@ -313,8 +305,7 @@ def _introduce(place: _Place, about: About) -> None:
     """Take over what a new actor says about itself. Raises BenchError if its numerics differ from ours."""
     if about["numerics"] != NUMERICS_VERSION:
         raise BenchError(
-            f"{about['host']} has another version of bench, which gives other numbers (numerics {about['numerics']}, "
-            f"here {NUMERICS_VERSION}). Install the same version on all machines of the Ray cluster."
+            "shelves.ray.version_differs", host=about["host"], numerics=about["numerics"], our_numerics=NUMERICS_VERSION
         )
     gpu = f"GPU {about['gpus']} of " if place.slot.kind == "cuda" else ""
     place.name, place.shares_home = f"{gpu}{about['host']}", about["shares_home"]
@@ -337,9 +328,7 @@ def _connect(address: str) -> None:
     try:
         import ray
     except ModuleNotFoundError:
-        raise RefusedError(
-            "--executor ray: Ray is not installed here. Install it with pip install -e '.[ray]', or remove --executor."
-        ) from None
+        raise RefusedError("shelves.ray.not_installed") from None
     if ray.is_initialized():
         return
     given = address or os.environ.get("RAY_ADDRESS", "")
@@ -350,7 +339,13 @@ def _connect(address: str) -> None:
         # Otherwise Ray prints the log of a lost machine to stdout, in the middle of the JSON of --json.
         ray._private.worker._worker_logs_enabled = False
     except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
-        raise RefusedError(f"--executor ray{':' if address else ''}{address}: {_last_line(error)} {_REMEDY}") from None
+        raise RefusedError(
+            "shelves.ray.cannot_connect",
+            colon=":" if address else "",
+            address=address,
+            reason=_last_line(error),
+            remedy=_REMEDY,
+        ) from None
     finally:
         signal.signal(signal.SIGTERM, handler)  # Ray installs its own
 
@@ -374,16 +369,16 @@ def _require_answer(address: str) -> None:
     if address in ("", "auto"):
         return
     if not (host and port.isdecimal()):
-        raise RefusedError(f"--executor ray: {address!r} is not an address. Give HOST:PORT, e.g. ray:head:6379.")
+        raise RefusedError("shelves.ray.not_an_address", address=address)
     try:
         with socket.create_connection((host, int(port)), CONNECT_S) as connection:
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS_FRAME)
             answer = connection.recv(len(_SETTINGS_FRAME))
     except (OSError, OverflowError) as error:
-        raise RefusedError(f"--executor ray: no answer from {address} ({error}). {_REMEDY}") from None
+        raise RefusedError("shelves.ray.no_answer", address=address, error=error, remedy=_REMEDY) from None
     # Byte 3 of an HTTP/2 frame is its type; 4 is SETTINGS.
     if answer[3:4] != _SETTINGS_FRAME[3:4]:
-        raise RefusedError(f"--executor ray: the server at {address} is not a Ray cluster. {_REMEDY}")
+        raise RefusedError("shelves.ray.not_a_cluster", address=address, remedy=_REMEDY)
 
 
 def _last_line(error: Exception) -> str:

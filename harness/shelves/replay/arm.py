@@ -67,10 +67,7 @@ def replay_arm(
     objectives = {name: find_objective(name) for name in algorithms}
     for cell, spec in zip(cells, map(recorded_spec, cells), strict=True):
         if spec.trainer.type != "bench":
-            raise RefusedError(
-                f"{cell.path.name}: cannot be replayed, since a program outside of bench trained it (trainer.type="
-                f"{spec.trainer.type}), which does not record what it did with a token. Choose another arm."
-            )
+            raise RefusedError("shelves.replay.trained_elsewhere", cell=cell.path.name, trainer=spec.trainer.type)
     specs = [recorded_spec(cell) for cell in cells]
     stored = [list(read_steps(cell, spec, steps)) for cell, spec in zip(cells, specs, strict=True)]
     recorded = all(step.recorded for some in stored for step in some)
@@ -80,7 +77,7 @@ def replay_arm(
         reason = reason_against(objective, recorded)
         if reason:
             raise RefusedError(
-                f"--algorithms {name}: cannot be replayed on {cells[0].path.name}: {reason}. Leave it out."
+                "shelves.replay.cannot_be_replayed", algorithm=name, cell=cells[0].path.name, reason=reason
             )
     if isinstance(own, Objective) and left_out is None:
         objectives = {AS_TRAINED: own, **objectives}
@@ -117,13 +114,9 @@ def find_objective(name: str) -> Objective:
     try:
         objective = preset(name)
     except UnknownNameError as error:
-        raise RefusedError(f"--algorithms: {error}") from None
+        raise RefusedError("shelves.replay.unknown_algorithm", error=error) from None
     if not isinstance(objective, Objective):
-        raise RefusedError(
-            f"--algorithms {name}: learns from pairs of completions and their summed log-probs, with a reference "
-            "policy's beside them; rollouts hold neither pairs nor a reference, so it has no weight on their tokens to "
-            "show. Leave it out."
-        )
+        raise RefusedError("shelves.replay.learns_from_pairs", algorithm=name)
     return objective
 
 

@@ -62,9 +62,7 @@ def _chosen_steps(given: str | None) -> list[range] | None:
     for part in words("--steps", given):
         match = re.fullmatch(r"([1-9]\d{0,17})(?:-([1-9]\d{0,17}))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise RefusedError(
-                f"--steps is {given!r}, but {part!r} is neither a step nor a range of steps: write, e.g., 1,5-9."
-            )
+            raise RefusedError("shelves.replay.steps_malformed", given=given, part=part)
         chosen.append(range(int(match[1]), int(match[2] or match[1]) + 1))
     return chosen
 
@@ -83,16 +81,17 @@ def _cells(given: str, home: Path) -> list[list[CellRecord]]:
     use_recorded_plugins([sweep.path])
     if arm and arm not in sweep.arms:
         raise RefusedError(
-            f"{given!r}: the sweep {sweep.name} has no arm {arm!r}{nearest(arm, sweep.arms)} Its arms: "
-            f"{few(sweep.arms)}."
+            "shelves.replay.no_arm",
+            given=given,
+            sweep=sweep.name,
+            arm=arm,
+            nearest=nearest(arm, sweep.arms),
+            arms=few(sweep.arms),
         )
     arms = [arm] if arm else sweep.arms
     found = [[cell for cell in sweep.cells if cell.arm == name and cell.rollout_files()] for name in arms]
     if not any(found):
-        raise RefusedError(
-            f"{given!r}: no rollouts are stored. They are written with each checkpoint of a cell that draws "
-            "completions: let `bench run` train it further."
-        )
+        raise RefusedError("shelves.replay.no_rollouts_of_arm", given=given)
     return [some for some in found if some]
 
 

@@ -51,26 +51,23 @@ def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[range] | None) 
 
     table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS, *LENGTHS], needed=NEEDED)
     if table is None or not len(table):
-        raise RefusedError(
-            f"{cell.path.name}: no rollouts are stored, so there is nothing to replay. They are written with each "
-            "checkpoint of a cell that draws completions; training on given pairs draws none."
-        )
+        raise RefusedError("shelves.replay.no_rollouts", cell=cell.path.name)
     limits = {row.get("step"): row.get("len/limit") for row in cell.read_steps()}
     stored_steps = sorted(table["step"].unique().to_pylist())
     for part in chosen or ():
         # A range may be far longer than the record. The search stops at the first step that is not stored.
         if (missing := next((step for step in part if step not in stored_steps), None)) is not None:
             raise RefusedError(
-                f"{cell.path.name}: has no rollouts of step {missing}; stored are steps {stored_steps[0]} to "
-                f"{stored_steps[-1]}."
+                "shelves.replay.step_not_stored",
+                cell=cell.path.name,
+                step=missing,
+                first=stored_steps[0],
+                last=stored_steps[-1],
             )
     for step in stored_steps:
         if chosen is None or any(step in part for part in chosen):
             if not isinstance(limit := limits.get(step), int):
-                raise DamagedRecordError(
-                    f"{cell.path / 'steps.jsonl'}: has no len/limit of step {step}, of which rollouts are stored. "
-                    "Restore the file, or leave the step out with --steps."
-                )
+                raise DamagedRecordError("shelves.replay.limit_missing", path=cell.path / "steps.jsonl", step=step)
             rows = table.filter(pyarrow.compute.equal(table["step"], step)).to_pylist()
             yield _stored(step, rows, limit, spec.train.epochs)
 

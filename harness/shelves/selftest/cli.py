@@ -58,8 +58,11 @@ def selftest(
         typer.echo(f"wrote {path}")
     if failed:
         raise BenchError(
-            f"{len(failed)} of {len(names)} checks failed: {', '.join(one.check for one in failed)}. {path} holds "
-            "their output; `bench selftest --only CHECK` repeats one."
+            "shelves.selftest.checks_failed",
+            n_failed=len(failed),
+            n_checks=len(names),
+            failed=", ".join(one.check for one in failed),
+            path=path,
         )
 
 
@@ -71,9 +74,9 @@ def _device_to_try(given: str) -> str:
     from harness.executors.slots import gpu_here, show_only
 
     if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", given) is None:
-        raise RefusedError(f"--device is {given!r}: give auto, cpu, cuda or cuda:N.")
+        raise RefusedError("shelves.selftest.unknown_device", given=given)
     if given.startswith("cuda") and not gpu_here():
-        raise RefusedError(f"--device is {given}, but there is no GPU here. Use --device cpu.")
+        raise RefusedError("shelves.selftest.no_gpu", given=given)
     if given == "auto":
         return "cuda" if gpu_here() else "cpu"
     return show_only(given)

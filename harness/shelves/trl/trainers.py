@@ -154,15 +154,9 @@ class TrlTrainer(OutsideTrainer):
         try:
             found = metadata.version("trl")
         except metadata.PackageNotFoundError:
-            raise RefusedError(
-                "trainer.type=trl: TRL is not installed here. Install it with the extra that pins its version, from "
-                "bench's folder: pip install -e '.[trl]'."
-            ) from None
+            raise RefusedError("shelves.trl.not_installed") from None
         if found != VERSION:
-            raise RefusedError(
-                f"trainer.type=trl: TRL {found} is installed, but bench writes settings for {VERSION}, and defaults "
-                "differ between versions. Install that version, from bench's folder: pip install -e '.[trl]'."
-            )
+            raise RefusedError("shelves.trl.version_differs", found=found, version=VERSION)
 
     def problems(self, spec: RunSpec) -> Iterator[str]:
         """Yield why TRL cannot train this spec, one sentence per reason."""

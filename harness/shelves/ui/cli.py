@@ -98,14 +98,14 @@ def ui(
     """
     folder = home_folder(home)
     if not folder.is_dir():
-        raise RefusedError(f"{folder}: no runs are kept there. Give their folder: --home DIR. `bench run` makes one.")
+        raise RefusedError("shelves.ui.no_runs_in_folder", folder=folder)
     try:
         server = Server(folder, port, trust_code)
     except OSError as error:
         # These two are mistakes in --port; others are faults.
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        raise RefusedError(f"port {port}: {os.strerror(error.errno)}. --port 0 takes any that is free.") from None
+        raise RefusedError("shelves.ui.port_not_usable", port=port, reason=os.strerror(error.errno)) from None
     with server:
         if json:
             print_json({"home": str(folder), "address": server.address})

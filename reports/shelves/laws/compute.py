@@ -87,14 +87,14 @@ def fit_compute_law(
 
     C, R = finite_points(tokens=tokens, score=score)
     if float(C.min()) <= 0:
-        raise LawRefusedError(f"tokens begin at {C.min():g}: the curve is in log tokens, so each count must be above 0")
+        raise LawRefusedError("reports.shelves.laws.tokens_not_positive", least=C.min())
     if np.ptp(R) == 0 or np.ptp(C) == 0:
-        raise LawRefusedError("score or tokens are constant: there is no curve")
+        raise LawRefusedError("reports.shelves.laws.no_curve")
     lengths = [len(R)] if run_lengths is None else list(run_lengths)
     x = np.log(C)
     p_noise = noise_p_value(x, R, lengths)
     if p_noise > MOST_CHANCE:
-        raise LawRefusedError(f"noise without any trend fits a sigmoid as well (p = {p_noise:.2g}): add seeds to tell")
+        raise LawRefusedError("reports.shelves.laws.noise_fits_as_well", p_noise=p_noise)
     # The first guess goes from the first to the last score, with its midpoint in the middle of the points.
     low, high = float(x.min()), float(x.max())
     width = high - low
@@ -110,19 +110,19 @@ def fit_compute_law(
     try:
         fitted, *_ = curve_fit(from_start, x, R, p0=guess, bounds=bounds, max_nfev=MAX_EVALUATIONS)
     except RuntimeError as error:
-        raise LawRefusedError(f"the sigmoid does not converge ({error})") from None
+        raise LawRefusedError("reports.shelves.laws.sigmoid_does_not_converge", error=error) from None
     gain, exponent, middle = map(float, fitted[:3])
     begin = first if start is not None else float(fitted[3])
     if middle >= high:
-        raise LawRefusedError("the points end before the sigmoid's midpoint: its asymptote would be a guess")
+        raise LawRefusedError("reports.shelves.laws.points_end_before_midpoint")
     if middle <= low and start is None:
-        raise LawRefusedError("the points begin beyond the sigmoid's midpoint: its start would be a guess")
+        raise LawRefusedError("reports.shelves.laws.points_begin_beyond_midpoint")
     if middle < low - (1 - 3 * BOUND_MARGIN) * width:  # its range is three times as wide as the points
-        raise LawRefusedError(f"the midpoint runs to {np.exp(middle):.3g} tokens, where no point is near")
+        raise LawRefusedError("reports.shelves.laws.midpoint_far_from_points", midpoint_tokens=np.exp(middle))
     if exponent > (1 - BOUND_MARGIN) * MAX_EXPONENT:
-        raise LawRefusedError(f"the exponent runs to {exponent:.0f}: a step between two points, and no curve")
+        raise LawRefusedError("reports.shelves.laws.exponent_too_high", exponent=exponent)
     if exponent < BOUND_MARGIN * MAX_EXPONENT:
-        raise LawRefusedError(f"the exponent falls to {exponent:.2g}: the points have no bend")
+        raise LawRefusedError("reports.shelves.laws.exponent_too_low", exponent=exponent)
     residuals = R - _sigmoid(x, begin, gain, exponent, middle)
     jacobian = _jacobian(x, gain, exponent, middle)
     return ComputeLaw(

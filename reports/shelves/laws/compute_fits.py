@@ -110,7 +110,7 @@ def _compute_law(runs: Evaluations, seeds: Sequence[int], start: float | None) -
     tokens, scores = zip(*(point for seed in seeds for point in runs[seed]), strict=True)
     most = max(len(runs[seed]) for seed in seeds)
     if most < MIN_POINTS:  # the same few checkpoints of many seeds are no better a curve
-        raise LawRefusedError(f"{most} evaluations per run, and a fit needs {MIN_POINTS}")
+        raise LawRefusedError("reports.shelves.laws.few_evaluations", n_evaluations=most, min_points=MIN_POINTS)
     return fit_compute_law(tokens, scores, start, run_lengths=[len(runs[seed]) for seed in seeds])
 
 
@@ -132,7 +132,7 @@ def _compared(
     sweep: SweepRecord, arm: str, runs: Mapping[str, Evaluations], seeds: Sequence[int], start: float | None
 ) -> dict[str, LawInterval]:
     if len(seeds) < MIN_PAIRS:
-        raise LawRefusedError(f"{len(seeds)} seeds that both arms have, and a comparison needs {MIN_PAIRS}")
+        raise LawRefusedError("reports.shelves.laws.few_common_seeds", n_seeds=len(seeds), min_pairs=MIN_PAIRS)
     law, other = (_identified_law(sweep, one, runs[one], seeds, start) for one in (arm, sweep.baseline))
     return compare_compute_laws(law, other, alpha_of_each(sweep, len(sweep.arms) - 1))
 
@@ -148,13 +148,10 @@ def _identified_law(
     try:
         law = _compute_law(runs, seeds, start)
     except LawRefusedError as error:
-        raise LawRefusedError(f"{arm}: {error}") from None
+        raise LawRefusedError("reports.shelves.laws.of_arm", arm=arm, error=error) from None
     lowest, highest = SCORE_LIMITS_PP
     if not lowest - sweep.margin_pp <= law.asymptote <= highest + sweep.margin_pp:
-        raise LawRefusedError(
-            f"{arm}: the asymptote is fitted at {law.asymptote:.0f}%, which no score reaches: the curve does not bend "
-            "enough"
-        )
+        raise LawRefusedError("reports.shelves.laws.asymptote_out_of_reach", arm=arm, asymptote=law.asymptote)
     return law
 
 

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.errors import WordedError
+
 FloatArray = npt.NDArray[np.float64]
 Numbers = Sequence[float] | FloatArray
 
 MIN_POINTS = 8
 
 
-class LawRefusedError(ValueError):
+class LawRefusedError(WordedError, ValueError):
     """The points do not determine the law; the message says why."""
 
 
@@ -28,13 +30,13 @@ def finite_points(**columns: Numbers) -> list[FloatArray]:
     names = " and ".join(columns)
     if any(array.ndim != 1 for array in arrays) or len({len(array) for array in arrays}) > 1:
         shapes = ", ".join(str(array.shape) for array in arrays)
-        raise LawRefusedError(f"{names} have shapes {shapes}: each needs a number a point, lists of one length")
+        raise LawRefusedError("reports.shelves.laws.shapes_differ", names=names, shapes=shapes)
     for name, array in zip(columns, arrays, strict=True):
         bad = int(np.count_nonzero(~np.isfinite(array)))
         if bad:
-            raise LawRefusedError(f"{name} is not finite at {bad} of {len(array)} points: leave those out")
+            raise LawRefusedError("reports.shelves.laws.points_not_finite", name=name, n_bad=bad, n_points=len(array))
     if len(arrays[0]) < MIN_POINTS:
-        raise LawRefusedError(f"{len(arrays[0])} points, and a fit needs {MIN_POINTS}")
+        raise LawRefusedError("reports.shelves.laws.few_points", n_points=len(arrays[0]), min_points=MIN_POINTS)
     return arrays
 
 
@@ -116,23 +118,18 @@ def law_design(entropy: FloatArray, reference: float) -> FloatArray:
 def require_entropies(entropy: FloatArray) -> None:
     """Raise LawRefusedError for entropies [n] that the law cannot be fitted to."""
     if float(entropy.min()) < 0:
-        raise LawRefusedError(f"entropy falls to {entropy.min():.3g} nats: that of a next token is never below 0")
+        raise LawRefusedError("reports.shelves.laws.entropy_below_zero", least_nats=entropy.min())
     if float(entropy.max()) > MAX_ENTROPY_NATS:
-        raise LawRefusedError(
-            f"entropy reaches {entropy.max():.4g} nats, where exp overflows: the law is of the mean entropy per token,"
-            " not of the sum over a completion"
-        )
+        raise LawRefusedError("reports.shelves.laws.entropy_overflows", largest_nats=entropy.max())
     span = entropy_span_nats(entropy)
     if span < MIN_SPAN_NATS:
-        raise LawRefusedError(
-            f"entropy spans {span:.3g} nats (its middle 90%), and the law needs {MIN_SPAN_NATS:g} to show"
-        )
+        raise LawRefusedError("reports.shelves.laws.entropy_span_small", span_nats=span, min_span_nats=MIN_SPAN_NATS)
 
 
 def require_moving(reward: FloatArray) -> None:
     """Raise LawRefusedError for a constant reward [n]: a fit would explain its rounding errors."""
     if np.ptp(reward) == 0:
-        raise LawRefusedError(f"the reward is constant at {reward[0]:.3g}: there is nothing that entropy could explain")
+        raise LawRefusedError("reports.shelves.laws.reward_constant", reward=reward[0])
 
 
 def entropy_span_nats(entropy: FloatArray) -> float:
@@ -216,7 +213,7 @@ def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
     found = minimize_scalar(unexplained, bounds=around, method="bounded", options={"xatol": _EXPONENT_TOLERANCE})
     exponent = float(found.x)
     if abs(exponent) > 0.99 * MAX_EXPONENT:
-        raise LawRefusedError(f"the free exponent runs to {exponent:.0f}: one end of the points alone bends the curve")
+        raise LawRefusedError("reports.shelves.laws.free_exponent_runs_off", exponent=exponent)
     bend = _bend(x, exponent)
     moved = bend - bend.mean()
     slope = -float(centered @ moved) / float(moved @ moved)

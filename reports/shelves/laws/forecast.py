@@ -77,10 +77,10 @@ def forecast(runs: Sequence[EntropyRun], first_frac: float = FIRST_FRAC) -> Fore
     n_first = sum(map(len, first))
     if n_first < MIN_POINTS:
         raise LawRefusedError(
-            f"{n_first} points in the first {first_frac:.0%} of training, and a fit needs {MIN_POINTS}"
+            "reports.shelves.laws.few_first_points", n_first=n_first, first_frac=first_frac, min_points=MIN_POINTS
         )
     if all(head.all() or head.sum() < LEAST_FIRST for head in heads):
-        raise LawRefusedError(f"no run has {LEAST_FIRST} points in its first part and any beyond it")
+        raise LawRefusedError("reports.shelves.laws.no_run_with_both_parts", least_first=LEAST_FIRST)
     uncertainty = law_uncertainty(first)
     law = fit_entropy_law(*pooled(first))
     halves = [(_part(run, head), _part(run, ~head)) for run, head in zip(runs, heads, strict=True)]

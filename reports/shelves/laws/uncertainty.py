@@ -106,7 +106,7 @@ def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence
     is_flat = scales[-1] <= np.finfo(np.float64).eps * n_points * scales[0]
     if is_flat or np.linalg.eigvalsh(kept).min() < LEAST_INFORMATION:
         unit = "run" if block_points is None else "block of steps"
-        raise LawRefusedError(f"without one {unit} the other points do not determine the law")
+        raise LawRefusedError("reports.shelves.laws.law_hangs_on_one_unit", unit=unit)
     changes = np.linalg.solve(kept, kept_pulls[:, :, None])[:, :, 0] / scales @ right
     return Jackknife(changes, df, block_points)
 

@@ -13,6 +13,7 @@ import pytest
 from evals.metrics import METRICS, Samples, find_metric, metric_facts, metrics_for
 from harness import plugins
 from harness.errors import RefusedError, UnknownNameError
+from tests.refusals import refuses
 
 MINE = """
 from evals import Metric
@@ -100,5 +101,5 @@ def test_what_is_no_number_is_refused(use):
 def test_two_metrics_of_one_name_are_refused(use):
     use("pass@8")
     metrics_for([1])
-    with pytest.raises(RefusedError, match="two metrics have the name pass@8: "):
+    with refuses(RefusedError, "evals.duplicate_metric_name", name="pass@8", metric="pass@8"):
         metrics_for([8])

@@ -19,6 +19,7 @@ from evals.tasks.base import Problem
 from harness.errors import RefusedError, UnknownNameError
 from harness.plan import make_plan
 from tests.evals.scripted import graded_row
+from tests.refusals import refuses
 
 needs_package = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="needs the extra reasoning-gym")
 SUMS = "reasoning_gym:chain_sum"
@@ -27,7 +28,9 @@ SUMS = "reasoning_gym:chain_sum"
 def test_without_the_package_it_is_said_how_to_install_it(monkeypatch):
     load_gym_task.cache_clear()
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(EvalError, match=r"Install it: pip install -e '\.\[reasoning-gym\]'"):
+    with refuses(
+        EvalError, "evals.shelves.reasoning_gym.package_not_installed", install="pip install -e '.[reasoning-gym]'"
+    ):
         get_task(SUMS)
     with pytest.raises(RefusedError, match=r"task\.train.*pip install -e '\.\[reasoning-gym\]'"):
         make_plan("std_norm", "tiny", [f"task.train={SUMS}"])

@@ -5,6 +5,7 @@ import pytest
 from evals.errors import EvalError
 from evals.tasks.base import Generated, Problem, Task
 from harness.errors import RefusedError
+from tests.refusals import refuses
 
 
 def task(template: str = "plain", grader: str | None = "exact", extract: str = "chain") -> Task:
@@ -18,7 +19,9 @@ def test_generated_splits():
 
 
 def test_unknown_split_names_the_nearest():
-    with pytest.raises(EvalError, match=r"task t has no split 'tset'; did you mean test\? It has test\."):
+    with refuses(
+        EvalError, "evals.unknown_split", task="t", split="tset", nearest="; did you mean test?", known="test"
+    ):
         task().split("tset")
 
 

@@ -14,6 +14,7 @@ from evals.tasks import calculator, get_task, guess
 from evals.tasks.base import Environment, Problem
 from evals.tasks.environment import Reply, Turn, last_turn, turns_as_json, turns_from_json
 from tests.evals.scripted import draw_of, graded_row
+from tests.refusals import refuses
 
 NUMBERS = Problem(id="p", problem="3,10=", answer="5")
 
@@ -98,14 +99,14 @@ def test_the_last_turn_is_graded_also_again() -> None:
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_no_number_is_refused(reward: float) -> None:
-    with pytest.raises(EvalError, match=r"reward .* for a turn: give a finite number"):
+    with refuses(EvalError, "evals.turn_reward_not_finite"):
         Reply("", reward=reward)
 
 
 def test_an_environment_that_is_none_is_refused() -> None:
-    with pytest.raises(EvalError, match=r"gave 'yes' to a turn on the problem p: give a Reply"):
+    with refuses(EvalError, "evals.answer_not_a_reply", answer="yes", problem="p"):
         Environment(lambda problem, said: "yes", max_turns=2).answer(NUMBERS, ["#1"])  # type: ignore[arg-type, return-value]
-    with pytest.raises(EvalError, match="max_turns=0: give at least 1"):
+    with refuses(EvalError, "evals.max_turns_too_small", max_turns=0):
         Environment(guess.reply, max_turns=0)
 
 

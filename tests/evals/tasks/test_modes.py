@@ -8,6 +8,7 @@ from evals.errors import EvalError
 from evals.prompts import get_template
 from evals.tasks import get_task, task_source, without_mode
 from harness.errors import UnknownNameError
+from tests.refusals import refuses
 
 PLAIN = get_task("arithmetic")
 
@@ -55,7 +56,7 @@ def test_an_unknown_task_is_told_by_its_own_name() -> None:
 
 def test_nothing_is_trained_on_in_a_mode_by_name() -> None:
     """task.direct_frac says it: two ways would be one too many."""
-    with pytest.raises(EvalError, match="has no split 'train'"):
+    with refuses(EvalError, "evals.unknown_split", split="train"):
         get_task("direct:arithmetic").split("train")
 
 

@@ -14,6 +14,7 @@ from evals.errors import DataMissingError, EvalError
 from evals.hub import offline_without_network
 from evals.tasks.base import Problem
 from evals.tasks.rows import Fields, HubDataset, LocalFile, TaskRows, rows_digest
+from tests.refusals import refuses
 
 PAIRS = [("How many?", "1200"), ("Which {x}\u2028?", "3")]
 DIGEST = rows_digest([Problem("", *pair) for pair in PAIRS])
@@ -187,9 +188,9 @@ def test_fingerprints(file):
 
 
 def test_sources_must_be_given_and_pinned():
-    with pytest.raises(EvalError, match="give `file:` or `hub:`"):
+    with refuses(EvalError, "evals.rows_without_source"):
         TaskRows("r")
-    with pytest.raises(EvalError, match="pin it with `revision: <commit>` or `digest:`"):
+    with refuses(EvalError, "evals.hub_rows_not_pinned"):
         TaskRows("r", hub=HUB)
 
 
@@ -203,7 +204,7 @@ def test_a_file_without_rows_is_refused(tmp_path, content):
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "true", "null"])
 def test_an_answer_that_is_no_finite_number_is_refused(tmp_path, number):
     (tmp_path / "rows.jsonl").write_text(f'{{"problem": "p", "answer": {number}}}\n')
-    with pytest.raises(EvalError, match=r"line 1: the field 'answer' is .*; it must be text or a finite number"):
+    with refuses(EvalError, "evals.row_field_not_text", field="answer"):
         TaskRows("r", LocalFile("rows.jsonl", tmp_path)).load()
 
 

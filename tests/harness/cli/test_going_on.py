@@ -18,6 +18,7 @@ from harness.records.files import append_jsonl, write_json
 from harness.run.question import write_question
 from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import finish, write_sweep_file
+from tests.refusals import refuses
 
 SAMPLES = 20
 
@@ -164,7 +165,7 @@ def test_cells_for_a_gpu_are_refused_where_there_is_none(tmp_path: Path) -> None
     plan = make_plan(str(write_sweep_file(tmp_path)), seeds=1, settings=AUTO, on_gpu=lambda: True)
     where = ChosenExecutor("local", tmp_path)
     assert where.at_once(plan.arms.values()) == 1, "which is said only where a cell is to run"
-    with pytest.raises(RefusedError, match=r"train\.device is cuda, but the executor can run cells on 0 GPUs"):
+    with refuses(RefusedError, "executors.device_not_in_executor", devices="cuda", n_gpus=0):
         where.opener(plan.arms.values())(1)
 
 

@@ -27,6 +27,7 @@ from harness.errors import RefusedError
 from harness.shelves.learned.stages.judge import judge_hash
 from harness.shelves.learned.stages.reward_model import reward_model_hash
 from tests.harness.config.cases import spec
+from tests.refusals import refuses
 
 SFT = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
 MODES = {
@@ -412,7 +413,7 @@ def test_demonstrations_are_known_by_content_not_by_path(tmp_path: Path) -> None
     same, changed = with_data("a.jsonl", "one"), with_data("a.jsonl", "two")
     assert same[0] != changed[0]
     assert same[1] != changed[1]
-    with pytest.raises(RefusedError, match=r"cold_start\.data none\.jsonl: cannot be read"):
+    with refuses(RefusedError, "config.demonstrations_unreadable", data="none.jsonl"):
         semantic_hash(spec({"model.cold_start": {"type": "sft", "data": "none.jsonl"}}))
 
 

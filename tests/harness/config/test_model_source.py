@@ -7,6 +7,7 @@ import pytest
 
 from harness.config.model_source import TINY, ModelSource, parse_source
 from harness.errors import RefusedError
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize(
@@ -26,12 +27,12 @@ def test_parses(given: str, expected: ModelSource) -> None:
 
 @pytest.mark.parametrize("given", ["", "tiny", ":", "hf:", "path:", "gfuf:a.gguf", "HF:org/name"])
 def test_what_is_no_source_is_refused(given: str) -> None:
-    with pytest.raises(RefusedError, match=r"must be builtin:tiny, hf:<id>"):
+    with refuses(RefusedError, "config.unknown_source_kind"):
         parse_source(given)
 
 
 def test_names_the_nearest_kind() -> None:
-    with pytest.raises(RefusedError, match=r"did you mean gguf"):
+    with refuses(RefusedError, "config.unknown_source_kind", nearest="; did you mean gguf?"):
         parse_source("gfuf:a.gguf")
 
 

@@ -13,6 +13,7 @@ from harness.config.reward import parts_with_options, reward_problems, reward_se
 from harness.errors import RefusedError
 from harness.plan.gate import check_gate
 from tests.harness.config.cases import spec
+from tests.refusals import refuses
 
 OPTIONS = {
     "reward.format.pattern": "work_hash",
@@ -164,7 +165,7 @@ def test_a_function_is_known_by_its_source(tmp_path: Path, monkeypatch: pytest.M
     assert with_function.reward.parts == {"correct": 1.0, part: 0.5}
     assert active(with_function)[f"reward.parts.{part}"] == 0.5
     assert spec({"reward": {"parts": {part: 0.5}}}) == with_function
-    with pytest.raises(RefusedError, match=r"there is no module rewards_for_hashing\.inner"):
+    with refuses(RefusedError, "plugins.no_module", name="rewards_for_hashing.inner"):
         semantic_hash(with_function)
 
     def hashes(source: str) -> tuple[str, str]:

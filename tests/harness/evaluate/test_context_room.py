@@ -12,6 +12,7 @@ from evals.tasks.base import Problem
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.sampling.conditions import fitted
+from tests.refusals import refuses
 
 PROBLEMS = [Problem("short", "1+1=", "2"), Problem("long", "1+1+1+1+1=", "5")]
 CONTEXT = 128
@@ -26,7 +27,9 @@ def test_the_longest_prompt_and_its_answer_fill_the_context(language_model: Lang
 
 
 def test_no_room_at_all_is_refused(language_model: LanguageModel) -> None:
-    with pytest.raises(RefusedError, match=r"of 128 tokens has no room .* and 128 of a thinking budget"):
+    with refuses(
+        RefusedError, "sampling.no_room_for_answer", context_tokens=128, between=" and 128 of a thinking budget"
+    ):
         fitted(SamplingParams(8), language_model, get_template("plain"), PROBLEMS, other_tokens=CONTEXT)
 
 

@@ -19,6 +19,7 @@ from harness.sampling.sampler import EngineSampler, OnDrawn
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from tests.harness.evaluate.conftest import Make
 from tests.harness.shelves.judges.judge_server import serving, write_judge
+from tests.refusals import refuses
 
 
 class Killed(BaseException):
@@ -147,7 +148,7 @@ def test_samples_of_another_spec_are_refused(evaluation: Make, sampler: EngineSa
     run(asked, home, sampler)
     path = asked.folder(home) / "spec.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 3}))
-    with pytest.raises(RefusedError, match="holds samples of another spec: it differs in seed"):
+    with refuses(RefusedError, "sampling.samples_of_another_spec", differing="seed"):
         run(asked, home, sampler)
 
 

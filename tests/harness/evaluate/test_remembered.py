@@ -12,6 +12,7 @@ from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import RememberingSampler
 from tests.harness.evaluate.test_evaluation import Counting, Killed
+from tests.refusals import refuses
 
 DECODING = SamplingParams(12)
 DRAWS = [Draw(f"{number}+1=", f"p{number}", sample) for number in range(3) for sample in range(2)]
@@ -68,7 +69,7 @@ def test_completions_of_another_model_are_not_mixed_in(home: Path, sampler: Engi
         remembering.draw(DRAWS, DECODING)
     other = {"model": "other", "seed": 0}
     with (
-        pytest.raises(RefusedError, match="samples of another spec: it differs in model"),
+        refuses(RefusedError, "sampling.samples_of_another_spec", differing="model"),
         RememberingSampler.opened(home, other, lambda: sampler, append_start, lambda *words: None),
     ):
         pass

@@ -14,6 +14,7 @@ from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, RememberingSampler, SampleStore, claimed
 from tests.harness.evaluate.conftest import Make
+from tests.refusals import refuses
 
 ROW = {
     **{"task": "arithmetic", "problem_id": "a", "sample": 0, "text": "t", "n_tokens": 1, "truncated": False},
@@ -71,7 +72,7 @@ def test_a_parquet_file_that_was_cut_is_named(evaluation: Make, folder: Path) ->
     whole = path.read_bytes()
     for end in (4, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:end])
-        with pytest.raises(DamagedRecordError, match=r"evals\.parquet: is damaged"):
+        with refuses(DamagedRecordError, "records.table_damaged", path="evals.parquet"):
             read(evaluation, folder)
 
 
@@ -79,7 +80,10 @@ def test_a_row_of_a_remembering_sampler_that_lacks_its_text_is_named(home: Path)
     with claimed(home, {}):
         (home / "samples.jsonl").write_text('{"key": "k", "n_tokens": 1, "truncated": false}\n')
     opened = RememberingSampler.opened(home, {}, lambda: pytest.fail("drew"), append_start, lambda *_: None)
-    with pytest.raises(DamagedRecordError, match=r"samples\.jsonl, row 1: lacks text"), opened:
+    with (
+        refuses(DamagedRecordError, "records.row_lacks_fields", path="samples.jsonl", number=1, lacking="text"),
+        opened,
+    ):
         pass
 
 
@@ -96,7 +100,7 @@ def test_a_home_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     with (
-        pytest.raises(RefusedError, match=r"cannot be written \(.+\)\. .* --home DIR"),
+        refuses(RefusedError, "sampling.folder_not_writable"),
         claimed(Path(home, "evals/a"), {}),
     ):
         pass

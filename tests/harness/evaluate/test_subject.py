@@ -18,6 +18,7 @@ from harness.records import CellRecord
 from harness.run.checkpoint_cell import load_as_it_is
 from harness.training.checkpoint import Checkpoint, save_checkpoint, trained_weights
 from tests.harness.run.small import small_spec
+from tests.refusals import refuses
 
 CPU = ("torch", "cpu", "float32")
 
@@ -129,5 +130,5 @@ def test_what_is_no_model_is_refused(given: str, says: str) -> None:
 
 def test_a_cell_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cell" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(RefusedError, match="the cell has no checkpoint yet"):
+    with refuses(RefusedError, "plan.no_checkpoint_yet", path="cell"):
         find_subject(str(tmp_path / "cell"), *CPU)

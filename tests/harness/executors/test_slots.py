@@ -30,6 +30,7 @@ from harness.executors.slots import (
     visible_gpus,
 )
 from tests.harness.run.small import small_spec
+from tests.refusals import refuses
 
 LISTED = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5c89852c-0000)
 GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-77aa0000-1111)
@@ -129,7 +130,7 @@ def test_an_nvidia_smi_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.M
     pretend(tmp_path, monkeypatch, "")
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(slots, "_SMI_S", 0.1)
-    with pytest.raises(RefusedError, match=r"nvidia-smi -L has not answered.*CUDA_VISIBLE_DEVICES="):
+    with refuses(RefusedError, "executors.nvidia_smi_not_answering", arguments="-L", variable="CUDA_VISIBLE_DEVICES"):
         local_slots()
     monkeypatch.setenv(VISIBLE, "")
     assert {slot.kind for slot in local_slots()} == {"cpu"}, "the remedy works"
@@ -177,11 +178,9 @@ def test_the_processes_of_a_cell_are_on_one_machine() -> None:
     (pair,) = joined(there, 2)
     assert (pair.machine, pair.processes) == ("two", 2)
     assert choose_slots(there, {"cuda"}, 1, processes=2) == [pair]
-    with pytest.raises(
-        RefusedError, match=r"takes a GPU, all on one machine, but no machine has more than 2\..*processes=2\."
-    ):
+    with refuses(RefusedError, "executors.machines_too_small", unit="GPU", most=2):
         choose_slots(there, {"cuda"}, 1, processes=3)
-    with pytest.raises(RefusedError, match=r"train\.processes is 5, and each process takes a core,"):
+    with refuses(RefusedError, "executors.machines_too_small", n_processes=5, unit="core"):
         choose_slots([*GPUS, *CORES], {"cpu"}, 1, processes=5)
 
 
@@ -204,9 +203,7 @@ def test_each_process_of_a_cell_sees_its_own_card(smi: None, monkeypatch: pytest
     slots = slots_of_processes("cuda", 2, 2323)
     assert [slot.environment[VISIBLE] for slot in slots] == ["0", "2"]
     assert [slot.environment["RANK"] for slot in slots] == ["0", "1"]
-    with pytest.raises(
-        RefusedError, match=r"train\.processes is 3, and each process takes a GPU, but this cell may use 2"
-    ):
+    with refuses(RefusedError, "executors.too_few_gpus", n_processes=3, n_gpus=2, most=2):
         slots_of_processes("cuda", 3, 2323)
     assert {slot.kind for slot in slots_of_processes("cpu", 3, 2323)} == {"cpu"}
 

@@ -20,6 +20,7 @@ from harness.training.reference import frozen_copy
 from harness.training.sequences import score_completions
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
+from tests.refusals import refuses
 
 TOKENS = torch.tensor([[4, 13, 5, 14]])
 
@@ -164,7 +165,7 @@ def test_a_target_that_is_no_linear_layer_of_the_decoder_is_refused(targets: lis
 
 def test_without_peft_it_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(RefusedError, match=r"pip install -e '\.\[lora\]'"):
+    with refuses(RefusedError, "models.peft_not_installed"):
         adapted(rollouts.model())
 
 

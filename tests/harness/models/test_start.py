@@ -28,6 +28,7 @@ from tests.cuda.device import ROOT
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
+from tests.refusals import refuses
 
 LORA = {"model.lora.type": "lora", "model.lora.rank": 4}
 SOURCE = "builtin:tiny"
@@ -319,6 +320,6 @@ def test_an_architecture_that_does_not_support_it_is_refused(monkeypatch: pytest
         pass
 
     monkeypatch.setattr("transformers.modeling_layers.GradientCheckpointingLayer", Other)
-    with pytest.raises(RefusedError, match="transformers does not support it for LlamaForCausalLM"):
+    with refuses(RefusedError, "models.activation_checkpointing_not_supported", model="LlamaForCausalLM"):
         set_activation_checkpointing(rollouts.model(), on=True)
     set_activation_checkpointing(rollouts.model(), on=False)

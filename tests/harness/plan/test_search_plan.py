@@ -16,6 +16,7 @@ from harness.plan import make_plan
 from harness.plan.search_plan import make_search_plan
 from harness.search.optuna_parts import make_pruner
 from tests.harness.search.fake_cells import KNOBS, write_search
+from tests.refusals import refuses
 
 LR = "train.learning_rate"
 CLIP = "objective.rule.clip_high"
@@ -153,7 +154,7 @@ def test_a_condition_that_never_holds_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_searched_knob_cannot_be_set(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=r"--set train\.learning_rate: this knob is searched"):
+    with refuses(RefusedError, "plan.searched_knob_set", knob="train.learning_rate"):
         make_search_plan(str(write_search(tmp_path)), settings=["train.learning_rate=1e-3"])
 
 
@@ -164,9 +165,9 @@ def test_a_search_has_one_seed_unless_it_says_otherwise(tmp_path: Path) -> None:
 
 
 def test_each_verb_names_the_other(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=r"is a search: it has no arms\. Use `bench tune"):
+    with refuses(RefusedError, "plan.search_has_no_arms"):
         make_plan(str(write_search(tmp_path)))
-    with pytest.raises(RefusedError, match=r"has arms and no `search:`\. Use `bench run std_norm`"):
+    with refuses(RefusedError, "plan.arms_without_search", given="std_norm"):
         make_search_plan("std_norm")
 
 
@@ -320,7 +321,7 @@ def test_wilcoxon_needs_seeds_enough_to_give_a_trial_up_before_the_last(
 
 def test_a_threshold_below_which_no_p_lies_is_refused(tmp_path: Path) -> None:
     section = {"pruner": {"type": "wilcoxon", "options": {"p_threshold": 0}}}
-    with pytest.raises(RefusedError, match="p_threshold 0, below which no p can lie: raise it"):
+    with refuses(RefusedError, "plan.p_threshold_not_positive", p_threshold=0):
         make_search_plan(str(write_search(tmp_path, section)), seeds=20)
 
 
@@ -354,7 +355,7 @@ def test_a_pruner_along_training_needs_evaluations_there(tmp_path: Path, pruner:
 def test_the_longest_trial_decides_whether_there_is_something_to_prune_by(tmp_path: Path) -> None:
     steps = {"knobs": {"train.steps": {"int": [4, 10]}}, "pruner": {"type": "median"}}
     make_search_plan(str(write_search(tmp_path, steps)), settings=["eval.every=9"])
-    with pytest.raises(RefusedError, match=r"eval\.every=10 and train\.steps=10"):
+    with refuses(RefusedError, "plan.pruner_without_evaluations", every=10, steps=10):
         make_search_plan(str(write_search(tmp_path, steps)), settings=["eval.every=10"])
     steps = {"knobs": {"train.steps": {"categorical": [4, "ten"]}}, "pruner": {"type": "median"}}
     with pytest.raises(RefusedError, match=r"train\.steps is 'ten'"):

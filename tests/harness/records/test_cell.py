@@ -11,6 +11,7 @@ from harness.records.files import DamagedRecordError, append_jsonl, write_json
 from harness.records.lease import hold_lease
 from harness.records.rollouts import file_of
 from harness.records.rows import CellState
+from tests.refusals import refuses
 
 HASH = "0123456789abcdef0123"
 
@@ -112,12 +113,12 @@ def test_rollouts_that_a_later_start_made_anew_are_left_out(cell: CellRecord) ->
 
 
 def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord) -> None:
-    with pytest.raises(DamagedRecordError, match=r"spec\.json: is missing"):
+    with refuses(DamagedRecordError, "records.file_missing", path="spec.json"):
         _ = cell.spec
     (cell.path / "spec.json").write_text("[1]")
-    with pytest.raises(DamagedRecordError, match=r"spec\.json: is damaged \(it holds no JSON object"):
+    with refuses(DamagedRecordError, "records.not_an_object", path="spec.json"):
         _ = cell.spec
-    with pytest.raises(DamagedRecordError, match=r"starts\.jsonl: is missing"):
+    with refuses(DamagedRecordError, "records.starts_missing", path="starts.jsonl"):
         _ = cell.provenance
 
 
@@ -174,7 +175,7 @@ def test_a_finished_cell_has_every_step(cell: CellRecord) -> None:
     write_three_steps(cell)
     cell.write_status("done", step=4, steps=4)
     for read in (cell.read_steps, cell.read_step_columns):
-        with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: is damaged \(it holds 3 of the 4 steps"):
+        with refuses(DamagedRecordError, "records.steps_missing", path="steps.jsonl", n_rows=3, n_steps=4):
             read()
 
 

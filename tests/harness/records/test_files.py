@@ -26,6 +26,7 @@ from harness.records.files import (
     write_json,
 )
 from harness.records.rows import Start
+from tests.refusals import refuses
 
 
 def test_json_comes_back(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_cutting_nothing_leaves_the_file_untouched(tmp_path: Path, monkeypatch: 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"name": ')
-    with pytest.raises(DamagedRecordError, match=r"sweep\.json: is damaged"):
+    with refuses(DamagedRecordError, "records.not_json", path="sweep.json"):
         read_json(tmp_path / "sweep.json")
 
 
@@ -217,7 +218,7 @@ class Sample(TypedDict):
 def test_a_row_without_its_fields_is_named(row: dict[str, Any]) -> None:
     whole: dict[str, Any] = {"text": "a", "extracted": None, "more": 1}
     assert typed_rows(Path("a.jsonl"), [whole], Sample) == [whole]
-    with pytest.raises(DamagedRecordError, match=r"a\.jsonl, row 2: lacks "):
+    with refuses(DamagedRecordError, "records.row_lacks_fields", path="a.jsonl", number=2):
         typed_rows(Path("a.jsonl"), [whole, row], Sample)
 
 
@@ -251,5 +252,5 @@ def test_a_prompt_is_a_text_or_the_messages_of_a_chat(tmp_path: Path) -> None:
     append_jsonl(path, [row | {"prompt": "1+1="}, row | {"problem_id": "q", "prompt": [{"role": "user"}]}])
     assert [one["prompt"] for one in read_problems(path)] == ["1+1=", [{"role": "user"}]]
     append_jsonl(path, [row | {"problem_id": "r", "prompt": 3}])
-    with pytest.raises(DamagedRecordError, match="row 3: lacks prompt"):
+    with refuses(DamagedRecordError, "records.row_lacks_fields", number=3, lacking="prompt"):
         read_problems(path)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from harness.records.files import DamagedRecordError
 from harness.records.rollouts import read_rollouts, write_rollouts
 from harness.records.tables import read_parquet
+from tests.refusals import refuses
 
 ROWS = [{"step": step, "text": "some text" * 9} for step in range(3)]
 
@@ -48,7 +49,7 @@ def test_a_damaged_file_is_named(path: Path, damage: Callable[[Path], None]) -> 
         lambda: read_rollouts(path.parent, ["step", "text"]),
     ]
     for read in reads:
-        with pytest.raises(DamagedRecordError, match=r"000001-000003\.parquet: is damaged"):
+        with refuses(DamagedRecordError, "records.table_damaged", path="000001-000003.parquet"):
             read()
 
 

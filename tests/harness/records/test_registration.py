@@ -17,6 +17,7 @@ from harness.records.registration import (
     read_registration,
     registration_found,
 )
+from tests.refusals import refuses
 from tests.reports.synthetic import write_sweep
 
 SPECS = {arm: {"seed": 0, "train": {"steps": 60, "learning_rate": 1e-4}} for arm in ("base", "up")}
@@ -144,7 +145,7 @@ def test_one_that_was_edited_or_removed(tmp_path):
     gone = changed(sweep)
     assert not gone.holds and "is gone" in gone.sentence
     path.write_text('["no registration"]')
-    with pytest.raises(DamagedRecordError, match="Restore it"):
+    with refuses(DamagedRecordError, "records.not_an_object"):
         read_registration(tmp_path)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from harness.records.files import DamagedRecordError
 from harness.records.rollouts import PER_EPOCH, PER_TOKEN, read_rollouts, spread, write_rollouts
+from tests.refusals import refuses
 
 PLAIN = {"step": 1, "text": "1", "reward": None}
 RECORDED = {
@@ -40,7 +41,7 @@ def test_no_rows_are_none(tmp_path: Path) -> None:
 
 def test_a_file_where_the_folder_should_be_is_damage(tmp_path: Path) -> None:
     (tmp_path / "rollouts").write_text("")
-    with pytest.raises(DamagedRecordError, match=r"rollouts: is damaged \(it is not a folder\)"):
+    with refuses(DamagedRecordError, "records.rollouts_not_a_folder", folder="rollouts"):
         read_rollouts(tmp_path / "rollouts", ["step"])
 
 

@@ -9,6 +9,7 @@ import pytest
 from harness.records.files import DamagedRecordError
 from harness.records.schema import SCHEMA, OtherVersionError
 from harness.records.study import read_study
+from tests.refusals import refuses
 from tests.reports.search.studies import confirmation, study_document, write_study
 
 
@@ -35,7 +36,7 @@ def test_there_is_no_such_trial(tmp_path):
 @pytest.mark.parametrize("text", [b"", b'{"schema": 1, "tri', b"[]", b"\xff"])
 def test_what_is_no_record_is_written_anew_by_the_search(tmp_path, text):
     (tmp_path / "study.json").write_bytes(text)
-    with pytest.raises(DamagedRecordError, match="`bench tune` writes it anew from the study's storage"):
+    with refuses(DamagedRecordError, "records.study_damaged"):
         read_study(tmp_path)
 
 

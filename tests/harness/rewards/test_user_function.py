@@ -12,6 +12,7 @@ from harness import plugins
 from harness.errors import RefusedError
 from harness.rewards.total import is_reference, load_function, source_digest
 from tests.harness.rewards.attempts import attempt, context, rewarded, same
+from tests.refusals import refuses
 
 Write = Callable[[str], str]
 _number = itertools.count()
@@ -89,7 +90,7 @@ def test_what_is_no_reward_is_refused(write: Write, body: str, says: str) -> Non
 
 
 def test_what_cannot_be_imported_is_refused(write: Write) -> None:
-    with pytest.raises(RefusedError, match=r"there is no module nowhere_to_be_found in"):
+    with refuses(RefusedError, "plugins.no_module", name="nowhere_to_be_found"):
         load_function("nowhere_to_be_found:f")
     module = write("import nowhere_to_be_found")
     with pytest.raises(
@@ -101,7 +102,7 @@ def test_what_cannot_be_imported_is_refused(write: Write) -> None:
 
 @pytest.mark.parametrize("source", ["f = 3", "def g(group, context): ..."])
 def test_what_is_no_function_is_refused(write: Write, source: str) -> None:
-    with pytest.raises(RefusedError, match="f is not a function of"):
+    with refuses(RefusedError, "rewards.not_a_function", name="f"):
         load_function(f"{write(source)}:f")
 
 

@@ -18,6 +18,7 @@ from harness.models.start import StartingPoint
 from harness.models.tiny import tiny_model, tiny_tokenizer
 from harness.run.data_checks import record_source, require_gold_texts
 from tests.harness.run.small import small_spec
+from tests.refusals import refuses
 
 
 def task(source: TaskRows) -> Task:
@@ -43,7 +44,7 @@ def test_a_hub_data_set_is_recorded_on_first_use_and_may_not_change(tmp_path: Pa
     assert json.loads(kept.read_text()) == [found]
     assert record_source(tmp_path / "cache", mine, "test") == found
     hub[0]["answer"] = "3"
-    with pytest.raises(RefusedError, match="when it was first used") as caught:
+    with refuses(RefusedError, "run.rows_changed") as caught:
         record_source(tmp_path / "cache", mine, "test")
     assert str(kept) in str(caught.value) and str(found["digest"]) in str(caught.value)
 
@@ -65,7 +66,7 @@ def test_two_sources_of_one_split_are_recorded_apart(tmp_path: Path, hub: list[d
     (kept,) = cache.glob("rows-*.json")
     assert json.loads(kept.read_text()) == [first, second]
     hub[0]["answer"] = "3"
-    with pytest.raises(RefusedError, match="when it was first used"):
+    with refuses(RefusedError, "run.rows_changed"):
         record_source(cache, task(both), "test")
 
 
@@ -152,7 +153,9 @@ def test_a_generator_may_have_another_vocabulary_if_it_can_write_the_gold_texts(
         tokenizer_object=type(tokenizer.backend_tokenizer).from_str(json.dumps(vocabulary)),
         pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
     )  # fmt: skip
-    with pytest.raises(RefusedError, match=r"tokenizer of reward\.vr_cli\.generator lacks characters of '4'"):
+    with refuses(
+        RefusedError, "run.gold_text_not_in_vocabulary", part="vr_cli", model="reward.vr_cli.generator", text="'4'"
+    ):
         require_gold_texts(spec, policy, LanguageModel(model, without_four))
     require_gold_texts(spec, policy, LanguageModel(model, tokenizer))
 

@@ -14,6 +14,7 @@ from harness.run.stages import find_stage, result_path
 from harness.run.sweep import SweepRun
 from tests.harness.plan.files import write_sweep_file
 from tests.harness.run.stages_here import Quiet
+from tests.refusals import refuses
 
 
 class Scripted:
@@ -96,11 +97,11 @@ def test_a_failed_cell_is_started_once_more_after_the_others(tmp_path: Path) -> 
 
 def test_what_failed_twice_stops_a_run_that_is_to_fail_fast(tmp_path: Path) -> None:
     executor = Scripted("failed", "invalid")
-    with pytest.raises(StoppedError, match="without-s0 is invalid"):
+    with refuses(StoppedError, "run.cell_failed_fast", cell="without-s0", state="invalid"):
         swept(tmp_path, executor, retry_failed=True, fail_fast=True)
     executor = Scripted("failed", "taken", "taken", "taken", "failed")
     (tmp_path / "another").mkdir()
-    with pytest.raises(StoppedError, match="with-s0 is failed"):
+    with refuses(StoppedError, "run.cell_failed_fast", cell="with-s0", state="failed"):
         swept(tmp_path / "another", executor, retry_failed=True, fail_fast=True)
 
 

@@ -33,6 +33,7 @@ from tests.harness.run import bench
 from tests.harness.run.small import ignore_progress, run_cell, small_spec
 from tests.harness.run.stages_here import Quiet
 from tests.harness.run.test_cell import Killed, contents, new_cell
+from tests.refusals import refuses
 
 ROWS = ("starts.jsonl", "steps.jsonl", "timing.jsonl", "scores.jsonl", "problems.jsonl")
 
@@ -250,7 +251,7 @@ def test_a_checkpoint_of_another_model_is_named(stopped: CellRecord, tmp_path: P
     with monkey.context() as patched:
         other = checkpoint.Checkpoint(4, 1, {"other": torch.zeros(1)}, {}, {})
         patched.setattr(cell_module, "load_latest", lambda *_: other)
-        with pytest.raises(DamagedRecordError, match="the checkpoint of step 4 is not this cell's"):
+        with refuses(DamagedRecordError, "run.checkpoint_of_another_cell", step=4):
             run_cell(cell, SPEC)
 
 

@@ -17,6 +17,7 @@ from harness.records import read_sweep
 from harness.records.files import write_json
 from harness.records.schema import OtherVersionError
 from harness.run.question import require_same_kind, write_question
+from tests.refusals import refuses
 
 SWEEP = """
 name: moved
@@ -111,7 +112,5 @@ def test_a_checkpoint_is_looked_for_beside_the_sweep_file_too(tmp_path: Path, mo
 
 def test_records_of_another_version_are_not_written_over(tmp_path: Path) -> None:
     write_json(tmp_path / "sweep.json", {"schema": 3})
-    with pytest.raises(
-        OtherVersionError, match=r"by a development version of bench before 0\.2\. Move its folder away"
-    ):
+    with refuses(OtherVersionError, "records.development_version"):
         require_same_kind(tmp_path, is_search=False)

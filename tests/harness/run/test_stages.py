@@ -26,6 +26,7 @@ from tests.harness.plan.files import finish
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import job_of, run_here
+from tests.refusals import refuses
 
 FILTER = {"task.filter.type": "pass_rate", "task.filter.samples": 2, "task.filter.problems": 24}
 PROXY: dict[str, Any] = {
@@ -196,7 +197,7 @@ def test_too_few_pairs_are_refused_also_when_they_are_in_the_cache(tmp_path: Pat
         arm["pairs"]["pairs_per_step"] = per_step
         plan = make_plan(str(bench.write_sweep(tmp_path, {"dpo": arm}, seeds=1)))
         if refused:
-            with pytest.raises(RefusedError, match="pairs_per_step is 9, but of 8 pairs 8 are left"):
+            with refuses(RefusedError, "run.few_pairs_left", pairs_per_step=9, n_pairs=8, n_left=8):
                 run_here(plan, tmp_path / "home")
         else:
             run_here(plan, tmp_path / "home")

@@ -26,6 +26,7 @@ from harness.run.stages import StageContext, find_stage
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from tests.harness.run.small import run_cell, small_spec
+from tests.refusals import refuses
 
 MODES = {"task.template": "modes_digits", "eval.template": "modes_digits"}
 BOTH = MODES | {"task.direct_frac": 0.5}
@@ -119,7 +120,7 @@ def test_a_budget_beyond_the_context_is_refused_before_training(tmp_path: Path) 
 
 
 def test_words_that_the_model_cannot_read_stop_no_thinking(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="has characters that the model's tokenizer lacks"):
+    with refuses(RefusedError, "run.stop_not_in_vocabulary"):
         load({"eval.tasks": ["think8:arithmetic"]}, tmp_path)
 
 
@@ -133,7 +134,7 @@ def test_solutions_without_steps_are_refused_with_the_plan(tmp_path: Path) -> No
         f"base: {{algorithm: grpo, model.cold_start: {cold_start}}}\narms: {arms}\nseeds: 3\n"
         "compare: {baseline: a, metric: eval.final.pass@1}\n"
     )
-    with pytest.raises(RefusedError, match=r"without steps that end with '#', the thinking\.end of the template"):
+    with refuses(RefusedError, "training.solution_without_steps", end="#"):
         require_models_and_data(make_plan(str(path)))
 
 

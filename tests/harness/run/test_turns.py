@@ -31,6 +31,7 @@ from harness.sampling.store import SampleStore
 from harness.training.batch import Batch
 from harness.training.demonstrations import encoded_demonstrations, require_demonstrations
 from tests.harness.run.small import run_cell, small_spec
+from tests.refusals import refuses
 
 GUESS: dict[str, Any] = {"task.train": "guess", "eval.tasks": ["guess"], "rollout.max_completion_tokens": 24}
 TASKSETS = Path(__file__).parents[2] / "evals" / "shelves" / "tasksets"
@@ -129,7 +130,7 @@ def test_demonstrations_are_played_with_the_environment(tiny: LanguageModel) -> 
             assert tiny.decode(one.completion[: interjection.after_tokens]).endswith(guessed)
             higher = int(guessed[1:]) < int(problem.answer)
             assert tiny.decode(interjection.tokens) == ("+" if higher else "w")
-    with pytest.raises(RefusedError, match=r"solutions:guess with direct_frac.*whole turns.*Set both shares to 0"):
+    with refuses(RefusedError, "training.whole_turns_only", data="solutions:guess", stop_frac=0.0):
         require_demonstrations(recipe.model_copy(update={"direct_frac": 0.5, "template": "modes_digits"}))
 
 

@@ -29,6 +29,7 @@ from tests.cuda.device import ROOT
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import Quiet
+from tests.refusals import refuses
 
 WORKER = "harness.run.worker"
 
@@ -164,7 +165,7 @@ def test_a_cell_that_another_process_runs_is_left_to_it(nodes: Nodes, tmp_path: 
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(RefusedError, match=r"Ray is not installed here.*pip install -e '\.\[ray\]'"):
+    with refuses(RefusedError, "shelves.ray.not_installed"):
         RAY.slots("")
 
 
@@ -221,7 +222,7 @@ def test_a_server_of_another_kind_is_refused(not_connected: None, listening: soc
 
 def test_a_machine_with_other_numerics_is_refused() -> None:
     place = ray_executor._Place(Slot("cpu", ""), None, None)
-    with pytest.raises(BenchError, match=r"node7 has another version of bench.*numerics 1, here"):
+    with refuses(BenchError, "shelves.ray.version_differs", host="node7", numerics=1):
         ray_executor._introduce(place, {"host": "node7", "gpus": None, "shares_home": True, "numerics": 1})
 
 
@@ -229,7 +230,7 @@ def test_a_cell_of_several_processes_asks_for_whole_gpus_on_one_node() -> None:
     pair = Slot("cuda", "", processes=2)
     assert ray_executor._resources(pair) == {"num_cpus": 2, "num_gpus": 2}
     assert ray_executor._resources(Slot("cuda", "").shared(3)) == {"num_cpus": 0.3333, "num_gpus": 0.3333}
-    with pytest.raises(RefusedError, match=r"train\.processes is 2, and with Ray such cells cannot share GPUs"):
+    with refuses(RefusedError, "shelves.ray.processes_cannot_share", processes=2):
         ray_executor._resources(pair.shared(2))
 
 

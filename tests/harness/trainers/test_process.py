@@ -14,6 +14,7 @@ import pytest
 from harness.errors import RefusedError
 from harness.trainers.process import LAST_LINES, ProcessGroup, environment_of, find_command
 from tests.harness.run.bench import state_of, wait_until
+from tests.refusals import refuses
 
 FAMILY = """
 import pathlib, subprocess, sys, time
@@ -78,7 +79,7 @@ def test_a_word_that_holds_blanks_or_a_dollar_stays_one(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="there is no command train_it"):
+    with refuses(RefusedError, "trainers.no_command", command="train_it"):
         find_command(["train_it"], None, {})
     script = tmp_path / "mine"
     script.write_text(f"#!{sys.executable}\n")

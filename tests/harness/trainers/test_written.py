@@ -24,6 +24,7 @@ from harness.trainers.written import (
     WrittenRollouts,
     folder_of,
 )
+from tests.refusals import refuses
 
 START = Done(step=0, generated_tokens=0, trained_tokens=0)
 
@@ -93,7 +94,7 @@ def test_a_breach_is_named_with_its_line(rows: list[Any], message: str, tmp_path
 
 def test_a_budget_of_trained_tokens_needs_their_count(tmp_path: Path) -> None:
     write(tmp_path, row(1))
-    with pytest.raises(ContractError, match="trained_tokens is None"):
+    with refuses(ContractError, "trainers.count_malformed", count="trained_tokens", given="None"):
         [*Metrics(tmp_path, START, {}, counts_trained=True).read()]
 
 

@@ -31,6 +31,7 @@ from harness.training.checkpoint import (
 from harness.training.states import TrainerState
 from tests.cuda.device import ROOT
 from tests.harness.training import rollouts
+from tests.refusals import refuses
 
 
 def made(step: int) -> Checkpoint:
@@ -119,7 +120,7 @@ def test_if_all_are_damaged_the_newest_is_named_with_the_remedy(tmp_path: Path) 
     save_checkpoint(tmp_path, made(2))
     for step in (1, 2):
         (tmp_path / f"step-{step:06d}" / "trainer.pt").unlink()
-    with pytest.raises(UnusableCheckpointError, match=r"step-000002: is damaged .*Restore it, or delete"):
+    with refuses(UnusableCheckpointError, "training.checkpoint_damaged", path="step-000002"):
         load_latest(tmp_path)
 
 

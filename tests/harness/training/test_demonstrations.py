@@ -20,6 +20,7 @@ from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
 from harness.training.demonstrations import demonstrations, encoded_demonstrations, require_demonstrations
 from tests.harness.training import rollouts
+from tests.refusals import refuses
 
 MODEL = LanguageModel(rollouts.model(), tiny_tokenizer())
 SOLUTIONS = {problem.problem: problem.require_solution() for problem in get_task("arithmetic").split("train").load()}
@@ -106,7 +107,7 @@ def test_a_solution_without_steps_is_refused_where_they_are_to_be_left_out(tmp_p
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     require_demonstrations(recipe(data=str(path)))
     for settings in ({"direct_frac": 0.5}, {"stop_frac": 0.1}):
-        with pytest.raises(RefusedError, match=r"the solution of '3\+5=' is .*, without steps that end with '#'"):
+        with refuses(RefusedError, "training.solution_without_steps", problem="'3+5='", end="#"):
             require_demonstrations(recipe(data=str(path), **settings))
-    with pytest.raises(RefusedError, match="there is no such file"):
+    with refuses(RefusedError, "training.no_demonstrations_file"):
         require_demonstrations(recipe(data=str(tmp_path / "nowhere.jsonl")))

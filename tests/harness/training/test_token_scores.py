@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from harness.errors import RefusedError
 from harness.training.token_scores import OutputHead, output_head, token_kl, token_scores
 from tests.harness.training.causal_models import KNOBS, causal_model
+from tests.refusals import refuses
 
 WIDTH, VOCABULARY = 5, 11
 
@@ -328,7 +329,7 @@ def test_an_adapted_head_is_refused() -> None:
 
     model = causal_model("Llama")
     model.lm_head = Adapted(16, 37, bias=False)
-    with pytest.raises(RefusedError, match="output head is Adapted"):
+    with refuses(RefusedError, "training.head_not_linear", head="Adapted"):
         output_head(model)
 
 

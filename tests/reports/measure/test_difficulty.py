@@ -14,6 +14,7 @@ from algorithms.objective import Aggregation
 from harness.records.files import DamagedRecordError
 from reports.measure.difficulty import BINS, bin_of, difficulty
 from reports.measure.measurements import Measurement, read_measurements
+from tests.refusals import refuses
 from tests.reports.rewriting import write_spec, write_steps
 from tests.reports.synthetic import write_sweep
 
@@ -90,7 +91,9 @@ def test_a_file_without_rows_is_passed_over(tmp_path):
 def test_a_completion_without_a_verdict_is_a_damaged_record(tmp_path):
     gap = rollout(1, "a", True, 7) | {"correct": None}
     measurement = measurement_with(tmp_path, [rollout(1, "a", True, 7), gap], [])
-    with pytest.raises(DamagedRecordError, match=r"000001-000002\.parquet: lacks correct in 1 places"):
+    with refuses(
+        DamagedRecordError, "records.column_with_gaps", path="000001-000002.parquet", name="correct", n_gaps=1
+    ):
         difficulty(measurement)
 
 

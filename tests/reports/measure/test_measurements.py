@@ -18,6 +18,7 @@ from reports.measure import analyse
 from reports.measure.measurements import Columns, Measurement, MetricError, TaskMetric, read_measurements
 from reports.measure.variance import declared_budgets
 from reports.page.document import report_document
+from tests.refusals import refuses
 from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import write_sweep
 
@@ -52,7 +53,7 @@ def test_a_metric_that_cannot_be_compared_is_refused(tmp_path, metric, match):
 def test_a_damaged_score_is_no_fraction(tmp_path):
     sweep = write_sweep(tmp_path, ARMS, seeds=1)
     rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"pass@1": 1.3}})
-    with pytest.raises(MetricError, match=r"pass@1 of base seed 0 is 1\.3: .* must be a fraction in \[0, 1\]"):
+    with refuses(MetricError, "reports.score_not_a_fraction", metric="pass@1", arm="base", seed=0, value=1.3):
         read_measurements(sweep)
 
 
@@ -153,7 +154,12 @@ def test_a_field_that_holds_no_number_is_a_damaged_record(tmp_path, value):
     (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
     steps = measurement.cell.path / "steps.jsonl"
     steps.write_text(steps.read_text().replace('"grad_norm": 1.0', f'"grad_norm": {value}'))
-    with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: 'grad_norm' holds something that is not a number"):
+    with refuses(
+        DamagedRecordError,
+        "reports.measurement_damaged",
+        path="steps.jsonl",
+        fault="'grad_norm' holds something that is not a number",
+    ):
         _ = measurement.steps
 
 

@@ -23,6 +23,7 @@ from reports.samples import (
     write_sweep_samples,
 )
 from reports.samples.reading import read_samples
+from tests.refusals import refuses
 from tests.reports.samples.synthetic import ATTACK, TEXTS, AskedProblem
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 from tests.reports.synthetic_rollouts import recorded, write_rows
@@ -93,7 +94,7 @@ def test_each_grader_says_why(tmp_path):
     static = page.read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert "string (decides) ✗ not the reference · math ✓ · own ✗ &lt;/b&gt;</p>" in static
     pyarrow.parquet.write_table(pa.Table.from_pylist([rows[0] | {"reasons": "no JSON"}]), cell.evals)
-    with pytest.raises(DamagedRecordError, match="a sample's reasons are 'no JSON', no JSON object"):
+    with refuses(DamagedRecordError, "reports.sample_reasons_damaged", reasons="no JSON"):
         read_samples(cell, EVERYTHING, 9, 0)
 
 
@@ -159,7 +160,7 @@ def test_token_numbers_are_thousandths_and_must_fit_their_text(tmp_path):
     tokens = json.loads(found.body)["tokens"]
     assert tokens == {"chars": [2, 3], "entropy": [500, None], "advantage": 250, "log_ratio": [100, 200]}
     write_rows(cell.path, [row | {"token/chars": [2, 2]}])
-    with pytest.raises(DamagedRecordError, match="do not add up"):
+    with refuses(DamagedRecordError, "reports.token_characters_differ"):
         read_samples(cell, EVERYTHING, 9, 0)
 
 
@@ -180,7 +181,7 @@ def test_an_environments_replies_stand_apart_from_the_models_text(tmp_path):
     assert shown in page.read_text()
     for damaged in ("no JSON", '[{"end_chars": 2}]', "[3]"):
         pyarrow.parquet.write_table(pa.Table.from_pylist([row | {"turns": damaged}]), cell.evals)
-        with pytest.raises(DamagedRecordError, match="a sample's turns are"):
+        with refuses(DamagedRecordError, "reports.sample_turns_damaged"):
             read_samples(cell, EVERYTHING, 9, 0)
 
 

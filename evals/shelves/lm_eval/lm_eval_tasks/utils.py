@@ -32,8 +32,9 @@ def load_rows(files: Mapping[str, str], columns: Mapping[str, str], **_metadata:
     folder = os.environ.get(DATA_FOLDER_VARIABLE)
     if not folder:
         raise DataMissingError(
-            f"this task reads {' and '.join(files.values())} from the folder that {DATA_FOLDER_VARIABLE} names, and "
-            f"{DATA_FOLDER_VARIABLE} is not set: set it to that folder"
+            "evals.shelves.lm_eval.data_folder_not_set",
+            files=" and ".join(files.values()),
+            variable=DATA_FOLDER_VARIABLE,
         )
     return DatasetDict({split: Dataset.from_list(_rows(Path(folder) / name, columns)) for split, name in files.items()})
 
@@ -42,12 +43,11 @@ def _rows(path: Path, columns: Mapping[str, str]) -> list[dict[str, str]]:
     fields = ", ".join(sorted(set(columns.values())))
     if not path.is_file():
         raise DataMissingError(
-            f"this task reads {path}, which is not there: put it there, one JSON object a line with the fields "
-            f"{fields}, or set {DATA_FOLDER_VARIABLE} to the folder that has it"
+            "evals.shelves.lm_eval.data_file_missing", path=path, columns=fields, variable=DATA_FOLDER_VARIABLE
         )
     rows = [{column: _text(row, field, where) for column, field in columns.items()} for where, row in file_rows(path)]
     if not rows:
-        raise EvalError(f"{path} has no rows; this task needs at least one, with the fields {fields}")
+        raise EvalError("evals.shelves.lm_eval.data_file_without_rows", path=path, columns=fields)
     return rows
 
 
@@ -55,7 +55,7 @@ def _text(row: Row, field: str, where: str) -> str:
     value = row.get(field)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         given = f"the field {field!r} is {value!r}" if field in row else f"no field {field!r}"
-        raise EvalError(f"{where}: {given}; this task needs it as text or a number")
+        raise EvalError("evals.shelves.lm_eval.field_not_text", where=where, fault=given)
     return str(value)
 
 

@@ -33,8 +33,7 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
             runs.append(_run(source))
         except (KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             raise RefusedError(
-                f"{source}: is not a version 2 log of inspect_ai ({type(error).__name__}: {error}). `inspect log "
-                "convert` converts an older log; evaluate again if the log is damaged."
+                "shelves.imports.not_an_inspect_log", source=source, error_type=type(error).__name__, error=error
             ) from None
     return runs
 
@@ -42,12 +41,10 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
 def _run(source: str) -> ImportedRun:
     with zipfile.ZipFile(source) as log:
         if "header.json" not in log.namelist():
-            raise RefusedError(
-                f"{source}: has no header.json: inspect_ai was interrupted. `inspect eval-retry` ends it."
-            )
+            raise RefusedError("shelves.imports.inspect_interrupted", source=source)
         header = _document(source, log, "header.json")
         if header.get("status") != "success":
-            raise RefusedError(f"{source}: its status is {header.get('status')!r}. `inspect eval-retry` ends it.")
+            raise RefusedError("shelves.imports.inspect_not_done", source=source, status=header.get("status"))
         names = sorted(name for name in log.namelist() if name.startswith("samples/"))
         samples = [_document(source, log, name) for name in names]
     evaluation = header["eval"]
@@ -98,7 +95,7 @@ def _document(source: str, log: zipfile.ZipFile, name: str) -> Mapping[str, Any]
             raise zipfile.BadZipFile(f"{name}: {error}") from None
         document = json.loads(text)
     if not isinstance(document, dict):
-        raise RefusedError(f"{source}: {name} is no JSON object.")
+        raise RefusedError("shelves.imports.inspect_entry_not_an_object", source=source, entry=name)
     return document
 
 

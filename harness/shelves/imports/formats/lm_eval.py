@@ -37,7 +37,7 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
     for path in map(Path, sources):
         found = _FILE.fullmatch(path.name)
         if found is None:
-            raise RefusedError(f"{path}: is no samples_<task>_<time>.jsonl or results_<time>.json of lm-eval.")
+            raise RefusedError("shelves.imports.not_an_lm_eval_file", path=path)
         groups.setdefault((path.parent, found["time"]), []).append(path)
     return [_run(folder, paths) for (folder, _), paths in groups.items()]
 
@@ -58,9 +58,9 @@ def _add_results(run: ImportedRun, path: Path) -> None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise RefusedError(f"{path}: is no JSON ({error}). Let lm-eval write it again.") from None
+        raise RefusedError("shelves.imports.lm_eval_results_not_json", path=path, error=error) from None
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
-        raise RefusedError(f"{path}: has no `results`: it is no results file of lm-eval.")
+        raise RefusedError("shelves.imports.lm_eval_without_results", path=path)
     run.name = str(document.get("model_name") or run.name)
     for task, settings in (document.get("configs") or {}).items():
         run.config |= dotted({name: settings.get(name) for name in _CONDITIONS}, f"eval.{task}.")
@@ -88,15 +88,20 @@ def _add_samples(run: ImportedRun, path: Path, task: str) -> None:
             if run.scores:
                 continue  # results_<time>.json has its score, by its name
             raise RefusedError(
-                f"{path}, row {number}: its verdict is of the filter {of_filter} over {len(completions[0])} "
-                "completions, so it says of no sample whether it is right. Import results_<time>.json beside it too."
+                "shelves.imports.lm_eval_verdict_of_several",
+                path=path,
+                number=number,
+                of_filter=of_filter,
+                n_completions=len(completions[0]),
             )
         metrics = [name for name in row["metrics"] if name in row and not _OF_SEVERAL.search(name)]
         verdict = next((row[name] for name in metrics if row[name] in (0, 1)), None)
         if verdict is None:
             raise RefusedError(
-                f"{path}, row {number}: none of its metrics ({', '.join(row['metrics']) or 'none'}) is 0 or 1 for one "
-                "completion, so it says of no sample whether it is right. Import results_<time>.json alone."
+                "shelves.imports.lm_eval_without_verdict",
+                path=path,
+                number=number,
+                metrics=", ".join(row["metrics"]) or "none",
             )
         text = completions[0][0] if completions[0] and isinstance(completions[0][0], str) else None
         run.samples.append(
@@ -119,10 +124,10 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise RefusedError(f"{path}, row {number}: is no JSON ({error}).") from None
+            raise RefusedError("shelves.imports.lm_eval_row_not_json", path=path, number=number, error=error) from None
         missing = [name for name in ("doc_id", "metrics") if not isinstance(row, dict) or name not in row]
         if missing:
-            raise RefusedError(f"{path}, row {number}: has no {missing[0]}: it is no row of lm-eval's --log_samples.")
+            raise RefusedError("shelves.imports.lm_eval_row_lacks_key", path=path, number=number, missing=missing[0])
         yield number, row
 
 

@@ -34,12 +34,16 @@ def _runs(source: str) -> list[ImportedRun]:
     experiments = {one.name: one for one in client.search_experiments()}
     if wanted not in experiments:
         raise RefusedError(
-            f"{source}: no experiment {wanted!r}{nearest(wanted, experiments)} Give {store}#NAME; there are "
-            f"{few(experiments)}."
+            "shelves.imports.no_experiment",
+            source=source,
+            experiment=wanted,
+            nearest=nearest(wanted, experiments),
+            store=store,
+            known=few(experiments),
         )
     found = client.search_runs([experiments[wanted].experiment_id], order_by=["attributes.start_time ASC"])
     if not found:
-        raise RefusedError(f"{source}: the experiment has no runs.")
+        raise RefusedError("shelves.imports.experiment_without_runs", source=source)
     return [_run(source, client, one) for one in found]
 
 
@@ -47,7 +51,7 @@ def _run(source: str, client: MlflowClient, found: Run) -> ImportedRun:
     run = ImportedRun(source, str(found.info.run_name))
     if found.info.status != "FINISHED":
         raise RefusedError(
-            f"{source}: the run {run.name} is {found.info.status}. Let it finish, or delete it in MLflow."
+            "shelves.imports.mlflow_run_unfinished", source=source, run=run.name, status=found.info.status
         )
     for name in sorted(found.data.metrics):
         # `data.metrics` holds only the last value of each metric.

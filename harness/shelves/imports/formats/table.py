@@ -54,19 +54,26 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
 def _runs(source: str) -> list[ImportedRun]:
     rows = [*_ROWS[Path(source.lower()).suffix](source)]
     if not rows:
-        raise RefusedError(f"{source}: holds no rows.")
+        raise RefusedError("shelves.imports.table_without_rows", source=source)
     columns = [*dict.fromkeys(name for _, row in rows for name in row)]
     by_problem = "correct" in columns or ("problem" in columns and "metric" not in columns)
     if by_problem and "metric" in columns:
         raise RefusedError(
-            f"{source}: has the columns correct and metric. Give a table by problem ({', '.join(BY_PROBLEM)}) or by "
-            f"metric ({', '.join(BY_METRIC)})."
+            "shelves.imports.table_of_both_kinds",
+            source=source,
+            by_problem=", ".join(BY_PROBLEM),
+            by_metric=", ".join(BY_METRIC),
         )
     for needed in ("problem", "correct") if by_problem else ("metric", "value"):
         if needed not in columns:
             raise RefusedError(
-                f"{source}: has no column {needed}{nearest(needed, columns)} It has {few(columns)}. Columns are "
-                f"{', '.join(BY_PROBLEM)}, or {', '.join(BY_METRIC)}."
+                "shelves.imports.no_column",
+                source=source,
+                column=needed,
+                nearest=nearest(needed, columns),
+                columns=few(columns),
+                by_problem=", ".join(BY_PROBLEM),
+                by_metric=", ".join(BY_METRIC),
             )
     table = _Table(source, {*columns})
     for number, row in rows:
@@ -143,9 +150,7 @@ class _Table:
     def _value(self, number: int, row: Mapping[str, object], column: str) -> object:
         value = row.get(column)
         if value is None or value == "" or value != value:  # NaN
-            raise RefusedError(
-                f"{self.source}, row {number}, column {column}: is empty. Every row needs a value there."
-            )
+            raise RefusedError("shelves.imports.cell_empty", source=self.source, number=number, column=column)
         return value
 
     def _number(self, number: int, row: Mapping[str, object], column: str) -> float:
@@ -171,10 +176,19 @@ class _Table:
             kinds = [one for one in ("arm", "seed", "task", "sample", "step") if one not in self.columns]
             also = f" If they differ, add the column that says so: {' or '.join(kinds)}." if kinds else ""
             known = ", ".join(str(one) for one in key if one is not None)
-            raise RefusedError(f"{self.source}, row {number}: has the same key as row {first} ({known}).{also}")
+            raise RefusedError(
+                "shelves.imports.key_repeated", source=self.source, number=number, first=first, known=known, also=also
+            )
 
     def _refused(self, number: int, column: str, given: object, rule: str) -> RefusedError:
-        return RefusedError(f"{self.source}, row {number}, column {column}: is {shown(given)}, but {rule}.")
+        return RefusedError(
+            "shelves.imports.cell_refused",
+            source=self.source,
+            number=number,
+            column=column,
+            given=shown(given),
+            rule=rule,
+        )
 
 
 _OF_STEPS = frozenset(OURS.values())
@@ -190,14 +204,17 @@ def _csv_rows(source: str) -> Iterator[Numbered]:
                 # DictReader puts surplus values under the key None, and fills missing ones with None.
                 if None in row or None in row.values():
                     raise RefusedError(
-                        f"{source}, row {rows.line_num}: has {'more' if None in row else 'fewer'} values than the "
-                        f"{len(rows.fieldnames or [])} columns."
+                        "shelves.imports.csv_row_length",
+                        source=source,
+                        number=rows.line_num,
+                        more_or_fewer="more" if None in row else "fewer",
+                        n_columns=len(rows.fieldnames or []),
                     )
                 yield rows.line_num, row
         except UnicodeDecodeError as error:  # the file is decoded ahead of the rows, so none can be named
-            raise RefusedError(f"{source}: is not UTF-8 text ({error}). Save it as UTF-8.") from None
+            raise RefusedError("shelves.imports.not_utf8", source=source, error=error) from None
         except csv.Error as error:
-            raise RefusedError(f"{source}, row {rows.line_num}: is not CSV ({error}).") from None
+            raise RefusedError("shelves.imports.not_csv", source=source, number=rows.line_num, error=error) from None
 
 
 def _jsonl_rows(source: str) -> Iterator[Numbered]:
@@ -208,9 +225,9 @@ def _jsonl_rows(source: str) -> Iterator[Numbered]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise RefusedError(f"{source}, row {number}: is no JSON ({error}).") from None
+                raise RefusedError("shelves.imports.row_not_json", source=source, number=number, error=error) from None
             if not isinstance(row, dict):
-                raise RefusedError(f"{source}, row {number}: is {shown(row)}, but must be a JSON object.")
+                raise RefusedError("shelves.imports.row_not_an_object", source=source, number=number, row=shown(row))
             yield number, row
 
 
@@ -221,7 +238,7 @@ def _parquet_rows(source: str) -> Iterator[Numbered]:
     try:
         rows = read_parquet(Path(source)).to_pylist()
     except DamagedRecordError:
-        raise RefusedError(f"{source}: is not a complete Parquet file. Write it again.") from None
+        raise RefusedError("shelves.imports.not_parquet", source=source) from None
     yield from enumerate(rows, start=1)
 
 

@@ -20,9 +20,7 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
-        raise RefusedError(
-            "TensorBoard's files are read by its own package, which is missing: pip install -e '.[tensorboard]'."
-        ) from None
+        raise RefusedError("shelves.imports.tensorboard_missing") from None
     runs = []
     # Reversed, so that each folder keeps its first source. The result is reversed back.
     for folder, source in {Path(source).parent: source for source in reversed(sources)}.items():
@@ -33,7 +31,7 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
             for event in events.Scalars(name):
                 log(run, event.step, {name: event.value})
         if not run.steps and not run.scores:
-            raise RefusedError(f"{source}: holds no scalar. Only runs that log scalars can be imported.")
+            raise RefusedError("shelves.imports.no_scalar", source=source)
         runs.append(run)
     return runs[::-1]
 

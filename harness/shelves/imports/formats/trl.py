@@ -30,7 +30,7 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
             rows = [(int(row["step"]), row) for row in document["log_history"]]
             found = (int(document["global_step"]), source, rows)
         except (ValueError, KeyError, TypeError) as error:
-            raise RefusedError(f"{source}: is no trainer_state.json of a Hugging Face Trainer ({error}).") from None
+            raise RefusedError("shelves.imports.not_a_trainer_state", source=source, error=error) from None
         folder = Path(source).parent
         # The checkpoints of a run are folders below the run's own.
         run = folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder

@@ -40,7 +40,7 @@ def _run(source: str) -> ImportedRun:
     run, lines = ImportedRun(source, Path(source).stem), _lines(source)
     rows = [(int(found["step"]), _values(found["pairs"])) for _, line in lines if (found := _STEP.match(line))]
     if not rows:
-        raise RefusedError(f"{source}: has no line `step:N - ...`. Run verl with trainer.logger=['console'].")
+        raise RefusedError("shelves.imports.not_a_verl_log", source=source)
     # verl up to version 0.2 counts steps from 0. A row of scores alone carries the number of updates before it in all
     # versions.
     trained = [step for step, values in rows if any(score_of(name) is None for name in values)]
@@ -69,7 +69,7 @@ def _scores(source: str, text: str) -> dict[str, object]:
     except (ValueError, SyntaxError):
         scores = None
     if not isinstance(scores, dict):
-        raise RefusedError(f"{source}: its line of validation metrics cannot be read: {shown(text)}. Restore the log.")
+        raise RefusedError("shelves.imports.verl_line_unreadable", source=source, text=shown(text))
     return scores
 
 

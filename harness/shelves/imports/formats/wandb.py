@@ -53,7 +53,13 @@ def _runs(source: str) -> list[ImportedRun]:
     columns, *values = rows
     for number, row in enumerate(values, start=2):
         if len(row) != len(columns):
-            raise RefusedError(f"{source}, row {number}: has {len(row)} values for {len(columns)} columns.")
+            raise RefusedError(
+                "shelves.imports.wandb_row_length",
+                source=source,
+                number=number,
+                n_values=len(row),
+                n_columns=len(columns),
+            )
     return _of_runs(source, columns, values) if columns[0] not in _STEPS else _of_chart(source, columns, values)
 
 
@@ -81,7 +87,7 @@ def _of_runs(source: str, columns: list[str], rows: list[list[str]]) -> list[Imp
         fields = dict(zip(columns, row, strict=True))
         if fields["State"] != "finished":
             raise RefusedError(
-                f"{source}, row {number}, column State: is {fields['State']!r}. Leave out runs that have not finished."
+                "shelves.imports.wandb_run_unfinished", source=source, number=number, state=fields["State"]
             )
         run = ImportedRun(source, fields["Name"])
         for name, text in fields.items():
@@ -97,7 +103,9 @@ def _number(source: str, row: int, column: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise RefusedError(f"{source}, row {row}, column {column}: is {text!r}, but must be a number.") from None
+        raise RefusedError(
+            "shelves.imports.wandb_not_a_number", source=source, number=row, column=column, text=text
+        ) from None
 
 
 WANDB = ImportFormat(

@@ -97,10 +97,7 @@ def _make(folder: Path, context: StageContext) -> None:
     pairs = without_contradictions(labels)
     if not pairs:
         store.drop()
-        raise RefusedError(
-            f"reward.parts.pairwise: all {len(labels)} pairs are labelled both ways, so there is nothing to "
-            "learn from. Lower reward.pairwise.label_noise_rate, or raise reward.pairwise.prompts."
-        )
+        raise RefusedError("shelves.learned.all_labels_contradict", n_pairs=len(labels))
     kept = set(pairs)
     # Both orders, so that the judge cannot learn to prefer a position.
     questions = [one for pair in pairs for one in (PairQuestion(pair, True), PairQuestion(pair.swapped, False))]
@@ -164,8 +161,7 @@ def _demonstrations(
     longest = max(map(len, answers.values()))
     if longest > options.max_completion_tokens:
         raise RefusedError(
-            f"reward.pairwise.max_completion_tokens is {options.max_completion_tokens}, but two scores take "
-            f"{longest} tokens of this model. Raise it."
+            "shelves.learned.scores_exceed_limit", max_completion_tokens=options.max_completion_tokens, n_tokens=longest
         )
     for step in itertools.count(1):
         for place in places_of_step(len(questions), options.seed, step, options.batch_size):
@@ -201,10 +197,7 @@ def _policy_gradient(judge: GenerativeJudge, questions: Sequence[PairQuestion], 
         try:
             update.run(filter_rows(own.policy_gradient, batch), step)
         except DivergedError as error:
-            raise RefusedError(
-                f"the judge's training diverged in policy-gradient step {step} ({error}). Lower "
-                "reward.pairwise.learning_rate."
-            ) from None
+            raise RefusedError("shelves.learned.judge_diverged", step=step, error=error) from None
         yield float(batch.rewards.mean())
 
 
@@ -290,10 +283,11 @@ def _require_room(spec: RunSpec, language_model: LanguageModel) -> None:
     context = getattr(language_model.model.config, "max_position_embeddings", None)
     if context is not None and longest + 2 * completion + answer > context:
         raise RefusedError(
-            f"reward.parts.pairwise: a question of {longest} tokens, two completions of "
-            f"rollout.max_completion_tokens={completion} and an answer of "
-            f"reward.pairwise.max_completion_tokens={answer} can exceed the model's context of {context} tokens. "
-            "Lower one of the limits, or leave the part out."
+            "shelves.learned.question_exceeds_context",
+            longest=longest,
+            completion=completion,
+            answer=answer,
+            context=context,
         )
 
 

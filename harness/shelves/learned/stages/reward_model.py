@@ -58,8 +58,11 @@ def labelled_prompts(spec: RunSpec, part: type[LearnedReward | PairwiseJudge]) -
     problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.of(part).prompts
     if wanted > len(problems):
         raise RefusedError(
-            f"reward.{part.section}.prompts is {wanted}, but {spec.task.train} has {len(problems)} training prompts. "
-            "Lower it."
+            "shelves.learned.too_many_labelled_prompts",
+            section=part.section,
+            wanted=wanted,
+            task=spec.task.train,
+            n_problems=len(problems),
         )
     return random_subset(problems, wanted, random_key(SEED_OF_ALL_CELLS, "data", example="reward_model"))
 
@@ -168,9 +171,11 @@ def draw_labelled_pairs(
     if len(right) == 0:
         store.drop()
         raise RefusedError(
-            f"reward.parts.{part.name}: of {for_training} prompts none has both a right and a wrong completion among "
-            f"{options.samples_per_prompt}, so there is nothing to tell apart. Raise {section}.prompts or "
-            "samples_per_prompt, or start from a model that is sometimes right."
+            "shelves.learned.nothing_to_tell_apart",
+            part=part.name,
+            n_prompts=for_training,
+            samples_per_prompt=options.samples_per_prompt,
+            section=section,
         )
     return LabelledPairs(
         drawn,

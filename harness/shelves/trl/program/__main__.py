@@ -161,7 +161,7 @@ def sided(rows: Sequence[PairRow]) -> Iterator[dict[str, object]]:
         later = (rows[(place + ahead) % len(rows)] for ahead in range(1, len(rows)))
         unrelated = next((other["chosen"] for other in later if other["prompt"] != row["prompt"]), None)
         if unrelated is None:
-            raise RefusedError(f"step {row['step']}: all pairs have the same prompt, so KTO has no zero point.")
+            raise RefusedError("shelves.trl.pairs_of_one_prompt", step=row["step"])
         for completion, is_better in ((row["chosen"], True), (row["rejected"], False)):
             about = {"label": is_better, "KL_completion_ids": unrelated}
             yield {"prompt_ids": row["prompt"], "completion_ids": completion, **about}
@@ -175,10 +175,7 @@ def passes_of(rows: int, shares: int, longest_tokens: int, most_tokens: int) -> 
     """
     share, left = divmod(rows, shares)
     if left:
-        raise RefusedError(
-            f"{rows} completions of a step cannot be shared evenly among {shares} = train.updates_per_rollout x "
-            "processes. Change rollout.prompts_per_step or rollout.samples_per_prompt."
-        )
+        raise RefusedError("shelves.trl.uneven_shares", n_completions=rows, n_shares=shares)
     sizes = (count for count in range(1, share) if share % count == 0)
     return next((count for count in sizes if share // count * longest_tokens <= most_tokens), share)
 

@@ -17,6 +17,7 @@ import pytest
 from evals.errors import EvalError
 from evals.shelves.code import _sandbox, sandbox
 from evals.shelves.code.sandbox import Isolation, Limits, Program, Ran, isolation, run_program
+from tests.refusals import refuses
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 MODES = ("namespaces", "namespaces of an ordinary user", "none", "none of an ordinary user")
@@ -327,7 +328,7 @@ def test_what_cannot_be_contained_is_not_run(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(sandbox, "_run", refusing)
     isolation.cache_clear()
-    with pytest.raises(EvalError, match="cannot be contained here: not permitted; not permitted"):
+    with refuses(EvalError, "evals.shelves.code.containment_not_available", reasons="not permitted; not permitted"):
         run_program(Program("def f(): return 1", "f", [[]]))
 
 

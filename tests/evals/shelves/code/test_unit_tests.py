@@ -17,6 +17,7 @@ from evals.shelves.code import sandbox
 from evals.shelves.code.grading import Trial, UnitTestResult, lent, outcome_of, reference_of, same_value
 from evals.shelves.code.sandbox import Limits
 from evals.tasks.base import Problem
+from tests.refusals import refuses
 
 ADD = reference_of("add", [{"args": [1, 2], "returns": 3}, {"args": [2, 2], "returns": 4}])
 UNIT_TESTS = GRADERS.find("unit_tests")
@@ -193,7 +194,7 @@ def test_what_cannot_be_tests_is_refused(entry_point: object, tests: object, mes
 
 def test_nothing_is_run_that_nobody_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evals.shelves.code.grading.run_program", lambda program: pytest.fail("it was run"))
-    with pytest.raises(EvalError, match=r"nobody has allowed that here.*reward\.allow_code: true"):
+    with refuses(EvalError, "evals.shelves.code.code_not_allowed"):
         grade(RIGHT, ADD, UNIT_TESTS, "code")
 
 

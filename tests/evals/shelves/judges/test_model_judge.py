@@ -22,6 +22,7 @@ from harness.rewards.parts.correct import JudgeScore
 from tests.harness.rewards.attempts import attempt, context
 from tests.harness.run.small import small_spec
 from tests.harness.shelves.judges.judge_server import write_judge
+from tests.refusals import refuses
 
 SUBMISSION = Submission("2 + 2?", "4", "I say {answer}: 5", "5")
 ADDRESS = "http://localhost:8000/v1"
@@ -117,7 +118,7 @@ def test_judges_ask_through_what_was_lent(tmp_path: Path) -> None:
             pass
 
     path = write_judge(tmp_path, address=ADDRESS)
-    with pytest.raises(EvalError, match="only `bench run`"):
+    with refuses(EvalError, "evals.judge_not_askable"):
         grade("4", "4", path)
     with lent(Echo()):
         assert grade("nothing to extract", "4", path, problem="2 + 2?").correct

@@ -29,6 +29,7 @@ from harness.engines.torch.sizes import MAX_ROWS
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.shelves.engine_contract import PROBLEMS, keys, repeated, rows_of
+from tests.refusals import refuses
 
 PARAMS = SamplingParams(40)
 
@@ -331,5 +332,5 @@ def test_memory_that_is_too_small_for_one_row(language_model: LanguageModel, mon
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(ChunkDecoding, "finish", failing)
-    with pytest.warns(UserWarning), pytest.raises(RefusedError, match="while one completion is drawn"):
+    with pytest.warns(UserWarning), refuses(RefusedError, "engines.out_of_memory_drawing"):
         draw(language_model)

@@ -23,6 +23,7 @@ from tests.harness.rewards.attempts import attempt, context, part_rewards, same
 from tests.harness.run import bench
 from tests.harness.run.small import run_cell, small_spec
 from tests.harness.shelves.code.sums_with_tests import write_sums
+from tests.refusals import refuses
 
 STEPS = {"train.steps": 3, "train.checkpoint_every": 3, "eval.every": 0, "eval.samples": 2, "eval.problems": 8}
 
@@ -141,11 +142,11 @@ def test_outcomes_are_remembered_by_program_and_tests(tmp_path: Path, monkeypatc
 
 
 def test_programs_are_allowed_for_a_while_only(tmp_path: Path) -> None:
-    with services_in(tmp_path, False), pytest.raises(EvalError, match="nobody has allowed"):
+    with services_in(tmp_path, False), refuses(EvalError, "evals.shelves.code.code_not_allowed"):
         unit_tests.verdicts([_submission()])
     with services_in(tmp_path, True):
         assert unit_tests.verdicts([_submission()])[0].correct
-    with pytest.raises(EvalError, match="nobody has allowed"):
+    with refuses(EvalError, "evals.shelves.code.code_not_allowed"):
         unit_tests.verdicts([_submission()])
 
 

@@ -16,6 +16,7 @@ from harness.shelves.imports.base import FORMATS, ImportedRun, format_of
 from harness.shelves.imports.cells import evaluations, final, gathered
 from harness.shelves.imports.sources import Pattern, read_sources, settle_names
 from reports.shelves.laws import fit_entropy_law
+from tests.refusals import refuses
 
 MADE = Path(__file__).parent / "made"
 WANTED = ("reward/mean", "entropy/full", "len/mean", "loss", "grad_norm")
@@ -44,7 +45,7 @@ def test_lm_eval_samples_give_the_scores_that_lm_eval_reports() -> None:
 
 
 def test_inspect_logs_give_the_accuracy_that_inspect_reports() -> None:
-    with pytest.raises(RefusedError, match="are both of mockllm/model and differ in accuracy of arithmetic"):
+    with refuses(RefusedError, "shelves.imports.runs_contradict", cell="mockllm/model", what="accuracy of arithmetic"):
         read(MADE / "inspect_ai")
     cells = read(f"{MADE}/inspect_ai/{{arm}}/...")
     scores = {}

@@ -21,6 +21,7 @@ from harness.shelves.judges.services import JudgeMessenger, Replies, judges_in
 from tests.harness.run import bench
 from tests.harness.run.small import run_cell, small_spec
 from tests.harness.shelves.judges.judge_server import serving, write_judge
+from tests.refusals import refuses
 
 STEPS = {"train.steps": 4, "train.checkpoint_every": 4, "eval.every": 0, "eval.samples": 2}
 
@@ -186,5 +187,5 @@ def test_a_missing_key_and_a_missing_model_are_told_before_anything_trains(tmp_p
     assert "which holds the key for http://localhost:8000/v1, is not set" in said
     assert not any(cell.read_steps() for cell in bench.cells(tmp_path).values())
     absent = write_judge(tmp_path, "absent.yaml", address=None, model=None, source=f"path:{tmp_path}/absent")
-    with pytest.raises(RefusedError, match="no config"):
+    with refuses(RefusedError, "config.folder_without_config"):
         JudgeMessenger(tmp_path).require(read_judge(absent))

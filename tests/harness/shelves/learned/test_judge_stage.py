@@ -29,6 +29,7 @@ from harness.shelves.learned.stages import judge as judge_stage
 from harness.shelves.learned.stages.judge import BETTER, WORSE, PairQuestion, without_contradictions
 from tests.harness.run.small import ignore_progress, small_spec
 from tests.harness.run.stages_here import make_stage
+from tests.refusals import refuses
 
 OPTIONS = {
     "prompts": 20,
@@ -132,7 +133,9 @@ def test_demonstrations_show_both_orders_with_the_scores_of_their_label(
 
 
 def test_a_model_that_is_never_right_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=r"pairwise: of 18 prompts none has both .* Raise reward\.pairwise\.prompts"):
+    with refuses(
+        RefusedError, "shelves.learned.nothing_to_tell_apart", part="pairwise", n_prompts=18, section="reward.pairwise"
+    ):
         make_stage(
             "judge", tmp_path / "made", judge_spec({"rollout.max_completion_tokens": 8}), load_model("scratch:tiny")
         )
@@ -143,7 +146,7 @@ def test_pairs_that_are_all_labelled_both_ways_are_refused(
     tmp_path: Path, tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judge_stage, "without_contradictions", lambda labels: [])
-    with pytest.raises(RefusedError, match=r"all \d+ pairs are labelled both ways.* Lower reward\.pairwise\.label"):
+    with refuses(RefusedError, "shelves.learned.all_labels_contradict"):
         make_stage("judge", tmp_path / "made", judge_spec(), tiny)
     assert not any(tmp_path.iterdir())
 
@@ -152,9 +155,7 @@ def test_an_answer_must_have_room_for_two_scores(tmp_path: Path, monkeypatch: py
     """For the tiny model 4 tokens are enough; another tokenizer may need more."""
     model = load_model("builtin:tiny")
     monkeypatch.setattr(type(model), "encode_completion", lambda self, text: [3] * 9)
-    with pytest.raises(
-        RefusedError, match=r"max_completion_tokens is 8, but two scores take 9 tokens of this model\. Raise"
-    ):
+    with refuses(RefusedError, "shelves.learned.scores_exceed_limit", max_completion_tokens=8, n_tokens=9):
         make_stage("judge", tmp_path / "made", judge_spec(), model)
 
 

@@ -23,6 +23,7 @@ from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
+from tests.refusals import refuses
 
 SEQUENCES = rollouts.sequences()
 PAIRS = torch.tensor([[0, 1], [2, 1], [4, 7], [9, 8], [10, 11]])
@@ -179,7 +180,7 @@ def test_standard_scores() -> None:
 def test_scores_that_tell_nothing_are_refused(head: float) -> None:
     model = RewardModel(language_model())
     model.head.weight.fill_(head)
-    with pytest.raises(RefusedError, match=r"all equal or not finite .* Lower reward\.reward_model\.learning_rate"):
+    with refuses(RefusedError, "shelves.learned.scores_useless"):
         model.standardise(SEQUENCES)
 
 

@@ -31,6 +31,7 @@ from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
+from tests.refusals import refuses
 
 SETTINGS = {
     "reward.parts": {"correct": 0.0, "reward_model": 1.0},
@@ -144,7 +145,7 @@ def test_without_held_out_pairs_there_is_no_accuracy(
 
 
 def test_a_model_that_is_never_right_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=r"of 18 prompts none has both a right and a wrong completion among 4"):
+    with refuses(RefusedError, "shelves.learned.nothing_to_tell_apart", n_prompts=18, samples_per_prompt=4):
         make(tmp_path / "made", load_model("scratch:tiny"), stage_spec({"rollout.max_completion_tokens": 8}))
     assert not any(tmp_path.iterdir())
 
@@ -153,7 +154,14 @@ def test_more_prompts_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch
     source = get_task("arithmetic").split("train")
     problems = source.load()[:19]
     monkeypatch.setattr(type(source), "load", lambda self: problems)
-    with pytest.raises(RefusedError, match=r"reward\.reward_model\.prompts is 20, but arithmetic has 19 training"):
+    with refuses(
+        RefusedError,
+        "shelves.learned.too_many_labelled_prompts",
+        section="reward_model",
+        wanted=20,
+        task="arithmetic",
+        n_problems=19,
+    ):
         labelled_prompts(stage_spec(), LearnedReward)
     chosen = labelled_prompts(stage_spec({"reward.reward_model.prompts": 19}), LearnedReward)
     assert sorted(problem.id for problem in chosen) == sorted(problem.id for problem in problems)

@@ -15,6 +15,7 @@ from harness.records.files import DamagedRecordError, append_jsonl
 from harness.records.rollouts import write_rollouts
 from harness.shelves.replay.stored import StoredStep, read_steps
 from tests.harness.run.small import small_spec
+from tests.refusals import refuses
 
 PLAIN: dict[str, Any] = {
     "step": 3,
@@ -89,7 +90,7 @@ def test_rollouts_of_a_step_without_its_row_are_a_damaged_record(tmp_path: Path,
     stored(tmp_path, ROWS)
     (path,) = tmp_path.glob("*/steps.jsonl")
     path.write_text("" if row is None else json.dumps(row) + "\n")
-    with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: has no len/limit of step 3"):
+    with refuses(DamagedRecordError, "shelves.replay.limit_missing", path="steps.jsonl", step=3):
         list(read_steps(CellRecord.at(path.parent), small_spec(), None))
 
 
@@ -97,5 +98,5 @@ def test_files_without_rows_are_no_rollouts(tmp_path: Path) -> None:
     stored(tmp_path, ROWS)
     (path,) = tmp_path.glob("*/rollouts/*")
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(path).slice(0, 0), path)
-    with pytest.raises(RefusedError, match="no rollouts are stored"):
+    with refuses(RefusedError, "shelves.replay.no_rollouts"):
         list(read_steps(CellRecord.at(path.parents[1]), small_spec(), None))

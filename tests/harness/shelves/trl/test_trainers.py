@@ -16,6 +16,7 @@ from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.shelves.trl.trainers import VERSION, ProgramArguments, TrlTrainer, settings_of
 from tests.harness.run.small import SETTINGS
+from tests.refusals import refuses
 
 OFFLINE = {"algorithm": "dpo", "rollout.sampler": "initial"}
 
@@ -158,7 +159,7 @@ def test_a_missing_or_another_trl_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(RefusedError, match=r"TRL is not installed here\. Install it with the extra .*\[trl\]"):
+    with refuses(RefusedError, "shelves.trl.not_installed"):
         trainer.require_installed()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from reports.shelves.laws import EntropyRun, LawRefusedError, first_part, fit_entropy_law, forecast
+from tests.refusals import refuses
 from tests.reports.shelves.laws.curves import entropy_curve, law_run
 
 
@@ -133,7 +134,7 @@ def test_runs_without_a_line_of_their_own_are_not_predicted():
     """Many seeds with few evaluations each: one in the first part of each, or none beyond it."""
     rng = np.random.default_rng(0)
     single = [law_run(4, rng) for _ in range(9)]
-    with pytest.raises(LawRefusedError, match="no run has 2 points in its first part"):
+    with refuses(LawRefusedError, "reports.shelves.laws.no_run_with_both_parts", least_first=2):
         forecast(single)
     found = forecast([*single, long := law_run(60, rng)])
     assert found.n_predicted == int((~first_part(long)).sum())
