@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness.plan import Plan, PlannedCell
     from harness.plan.expected_time import ExpectedTime, Pace
     from harness.plan.filing import Change
-    from harness.plan.plan import Cost
+    from harness.plan.plan import PlannedCost
     from harness.records import CellRecord
 
 # The sd of paired differences if neither cells nor the profile give one; 2 pp is common on full benchmarks.
@@ -43,7 +43,7 @@ ASSUMED_SD_PP = 2.0
 MOST_NAMED_KNOBS = 8
 
 
-class CellRow(TypedDict):
+class PlannedCellRow(TypedDict):
     """A cell as `--json` shows it."""
 
     arm: str
@@ -55,7 +55,7 @@ class CellRow(TypedDict):
     evaluation: str
 
 
-class SearchRow(TypedDict):
+class PlannedSearchRow(TypedDict):
     """The search that tunes an arm, as `--json` shows it."""
 
     arm: str
@@ -96,11 +96,11 @@ class PlanView:
     """What `bench plan` shows."""
 
     planned: Plan
-    cells: list[CellRow]
+    cells: list[PlannedCellRow]
     changes: list[Change]
-    searches: list[SearchRow]
+    searches: list[PlannedSearchRow]
     warnings: list[str]
-    cost: Cost
+    cost: PlannedCost
     time: ExpectedTime | None
     detectable: Detectable
 
@@ -226,7 +226,7 @@ def plan(
     expected = _expected_time(planned, where, standing, searched, time)
     # Before its search, an arm's settings are unknown, and the hash of the untuned ones would mislead.
     cells = [
-        CellRow(
+        PlannedCellRow(
             arm=cell.arm,
             seed=cell.seed,
             hash=None if cell.arm in planned.to_tune else cell.hash,
@@ -288,7 +288,7 @@ def _expected_time(
     return expected_time(specs, where.home, at_once, measure if may_measure else None, only_evaluated)
 
 
-def _searches(planned: Plan, home: Path) -> list[SearchRow]:
+def _searches(planned: Plan, home: Path) -> list[PlannedSearchRow]:
     """Return a row for each arm that is tuned first; [] without `tune`."""
     from harness.plan.tuning import arm_searches, ended_trials
 
@@ -306,7 +306,7 @@ def _searches(planned: Plan, home: Path) -> list[SearchRow]:
     ]
 
 
-def _search_cells(planned: Plan, rows: Sequence[SearchRow]) -> list[PlannedCell]:
+def _search_cells(planned: Plan, rows: Sequence[PlannedSearchRow]) -> list[PlannedCell]:
     """Return the cells that searches still have to train.
 
     Each has its arm's untuned settings, which cost about as much as tuned ones.
@@ -438,7 +438,7 @@ def _changes_in_words(changes: Sequence[Change]) -> list[str]:
     ]
 
 
-def _search_row(row: SearchRow) -> list[str]:
+def _search_row(row: PlannedSearchRow) -> list[str]:
     from harness.plan.tuning import in_words
 
     first, *_, last = row["seeds"]
@@ -447,5 +447,5 @@ def _search_row(row: SearchRow) -> list[str]:
     return [row["arm"], f"{row['ended']}/{row['trials']}", f"{first} to {last}", best]
 
 
-def _state(row: CellRow) -> str:
+def _state(row: PlannedCellRow) -> str:
     return f"{row['state']}, only its evaluation" if row["lacks"] == "evaluation" else row["state"]

@@ -32,7 +32,7 @@ RECOMMENDED_SEEDS = 6
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlannedCost:
     """Upper bounds over all cells, and an estimate of memory."""
 
     cells: int
@@ -170,7 +170,7 @@ class Plan:
                 + "\nRaise train.updates_per_rollout to 2 or more, vary a knob that can act, or set `allow_noop: true`."
             )
 
-    def cost(self) -> Cost:
+    def cost(self) -> PlannedCost:
         """Return upper bounds over all cells, and an estimate of memory."""
         tokens, scored, taught, samples = 0, 0, 0, 0
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
@@ -191,7 +191,7 @@ class Plan:
         largest = max(known, key=lambda arm: known[arm].total_bytes, default=None)
         memory = None if largest is None else known[largest]
         evaluated = None if all_problems else samples
-        return Cost(len(self.cells), tokens, scored, taught, evaluated, memory, largest)
+        return PlannedCost(len(self.cells), tokens, scored, taught, evaluated, memory, largest)
 
 
 def _at_most(steps: int, a_step: int, budget: int | None) -> int:
