@@ -130,7 +130,7 @@ def test_the_problem_is_asked_where_it_has_a_comparison_of_its_own():
     assert grade("x", "x", "own", "answer_tag", own) == Verdict(False, None, "unparsed")
     assert asked == ["b\n a", "x"]
     assert grade("\\boxed{x}", "x", "exact", "answer_tag", own).correct, "another grader compares with the reference"
-    with pytest.raises(EvalError, match="tasks reasoning_gym:<name> have one"):
+    with pytest.raises(EvalError, match="whose grader is 'own' have one"):
         grade("\\boxed{x}", "x", "own")
 
 
