@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from harness import OUR_PACKAGES
 from harness.secrets import redact
 
 _CODE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
@@ -33,10 +34,10 @@ class WordedError(Exception):
     """What the template fills in."""
 
     def __init__(self, code: str, /, **fields: object) -> None:
-        """Fill in the words of the code. code: a sentence is taken as it is."""
-        is_code = _CODE.fullmatch(code) is not None
-        self.code, self.fields = code if is_code else "", fields
-        super().__init__(_words(code).format(**fields) if is_code else code)
+        """Fill in the words of the code. code: what is not among the words is a sentence, and is taken as it is."""
+        template = _template(code)
+        self.code, self.fields = "" if template is None else code, fields
+        super().__init__(code if template is None else template.format(**fields))
 
     def __str__(self) -> str:
         return redact(super().__str__())
@@ -44,22 +45,30 @@ class WordedError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Another process gets a field that is no number as text: exceptions and models may not be picklable.
         plain = {name: value if isinstance(value, int | float) else str(value) for name, value in self.fields.items()}
-        return type(self), self.args, self.__dict__ | {"fields": plain}
+        return _unpickled, (type(self), self.args), self.__dict__ | {"fields": plain}
 
 
-def _words(code: str) -> str:
+def _unpickled(kind: type[WordedError], args: tuple[str, ...]) -> WordedError:
+    """Return the error without calling its __init__, whose parameters are not `args`."""
+    return kind.__new__(kind, *args)
+
+
+def _template(code: str) -> str | None:
+    """Return the words of a code, or None for a sentence."""
+    if not _CODE.fullmatch(code):
+        return None
     room, _, name = code.rpartition(".")
-    words: str = _words_of(room)[name]
-    return words
+    return _words_of(room).get(name)
 
 
 @functools.cache
-def _words_of(room: str) -> dict[str, str]:
-    """Return the words of a room by their names. A room is a folder of `harness`, or another package of bench."""
+def _words_of(room: str) -> Mapping[str, str]:
+    """Return the words of a room by their names; {} if there is no such room."""
     own = Path(__file__).parent
-    parts = room.split(".")
-    folder = own if room == "bench" else (own.parent if (own.parent / parts[0]).is_dir() else own).joinpath(*parts)
-    return tomllib.loads((folder / "words.toml").read_text(encoding="utf-8"))
+    top, *_ = parts = room.split(".")
+    folder = own if room == "bench" else (own.parent if top in OUR_PACKAGES else own).joinpath(*parts)
+    path = folder / "words.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 class BenchError(WordedError):

@@ -23,6 +23,6 @@ def refuses(
         yield raised  # type: ignore[misc]
     error = raised.value
     assert isinstance(error, WordedError), repr(error)
-    found = {name: error.fields.get(name) for name in fields}
+    found = {name: error.fields[name] for name in fields}
     found = {name: value.name if isinstance(value, Path) else value for name, value in found.items()}
     assert (error.code, found) == (code, fields), str(error)

@@ -48,7 +48,7 @@ MAY_IMPORT = {
         for room, below in upwards("harness", ROOMS_OF_HARNESS).items()
     },
     **{room: (*below, "harness.records", *FLOOR) for room, below in upwards("reports", ROOMS_OF_REPORTS).items()},
-    "harness.errors": ("harness.secrets",),
+    "harness.errors": ("harness.secrets", "harness.OUR_PACKAGES"),
     "harness.secrets": (),
     "harness.plugins": ("harness.errors", "harness.secrets", "harness.plugins", "harness.OUR_PACKAGES"),
     "harness.settings": ("harness.errors", "harness.plugins", "harness.settings"),

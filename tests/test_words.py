@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+import shutil
 import string
 import tomllib
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import RefusedError, WordedError
+from harness import errors
+from harness.errors import RefusedError, UnknownNameError, WordedError
+from harness.settings.faults import Fault, FaultyError
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,11 +68,28 @@ def test_an_error_carries_its_code_and_its_fields() -> None:
     assert (again.code, again.fields, str(again)) == (error.code, {"path": "cell"}, str(error))
 
 
-def test_a_sentence_of_a_users_own_is_taken_as_it_is() -> None:
-    error = WordedError("no {prompt} is left. Give more.")
-    assert (error.code, str(error)) == ("", "no {prompt} is left. Give more.")
+@pytest.mark.parametrize("sentence", ["no {prompt} is left. Give more.", "config.json", "plan.no_such_words", "no"])
+def test_a_sentence_of_a_users_own_is_taken_as_it_is(sentence: str) -> None:
+    error = WordedError(sentence)
+    assert (error.code, str(error)) == ("", sentence)
 
 
-def test_words_that_are_not_there_are_a_fault_of_ours() -> None:
-    with pytest.raises(KeyError):
-        RefusedError("plan.no_such_words")
+def test_a_folder_beside_the_packages_hides_no_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's `models/` in a checkout is no room."""
+    (tmp_path / "harness/models").mkdir(parents=True)
+    (tmp_path / "models").mkdir()
+    shutil.copy(ROOT / "harness/models/words.toml", tmp_path / "harness/models/words.toml")
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "harness/errors.py"))
+    errors._words_of.cache_clear()
+    try:
+        assert errors._words_of("models")
+    finally:
+        errors._words_of.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "error", [UnknownNameError("arm", "x", ["y"]), FaultyError([Fault("value", "train.steps", "it is not a number.")])]
+)
+def test_errors_with_parameters_of_their_own_reach_another_process(error: WordedError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.code) == (type(error), str(error), error.code)

@@ -88,8 +88,13 @@ def word_tokens(model: LanguageModel) -> dict[int, str]:
     unknown = model.tokenizer.unk_token_id
     found: dict[int, str] = {}
     for word in REFLECTION_WORDS:
-        forms = [model.encode_text(space + form) for form in (word, word.lower()) for space in ("", " ")]
-        known = [form for form in forms if unknown is None or unknown not in form]
+        # A form with a token that the model has no embedding for is left out, where `encode_text` would refuse it.
+        forms = [
+            model.tokenizer(space + form, add_special_tokens=False)["input_ids"]
+            for form in (word, word.lower())
+            for space in ("", " ")
+        ]
+        known = [form for form in forms if unknown not in form and model.unknown_tokens.isdisjoint(form)]
         single = [form for form in known if len(form) == 1]
         for token in (token for form in single or sorted(known, key=len)[:1] for token in form):
             # A word in several tokens may include one that writes only the space.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,20 +35,22 @@ def test_the_axes_are_eigenvectors_of_the_covariance_and_have_a_sign(seed: int, 
     assert spread.tolist() == pytest.approx(values[::-1][:2].tolist())
 
 
-def tokens_of(texts: list[str], unknown: int) -> dict[str, str]:
+def tokens_of(texts: list[str], unknown: int, without_embedding: frozenset[int] = frozenset()) -> dict[str, str]:
     """word_tokens of a tokenizer that takes the longest of these texts, or <unk>."""
 
-    def encode(text: str) -> list[int]:
+    def encode(text: str, add_special_tokens: bool) -> dict[str, list[int]]:
         tokens: list[int] = []
         while text:
             fitting = [one for one in texts if text.startswith(one)]
             taken = max(fitting, key=len) if fitting else text[0]
             tokens.append(texts.index(taken) if fitting else unknown)
             text = text[len(taken) :]
-        return tokens
+        return {"input_ids": tokens}
 
-    tokenizer = SimpleNamespace(unk_token_id=unknown)
-    model: Any = SimpleNamespace(tokenizer=tokenizer, encode_text=encode, decode=lambda ids: texts[ids[0]])
+    tokenizer = Mock(side_effect=encode, unk_token_id=unknown)
+    model: Any = SimpleNamespace(
+        tokenizer=tokenizer, unknown_tokens=without_embedding, decode=lambda ids: texts[ids[0]]
+    )
     return {texts[token]: word for token, word in word_tokens(model).items()}
 
 
@@ -56,6 +59,7 @@ def test_single_tokens_count_with_a_space_or_a_capital_and_else_the_pieces_of_th
     assert tokens_of(texts, unknown=99) == {"Wait": "Wait", " wait": "Wait", "Re": "Recheck", "check": "Recheck"}
     assert tokens_of(["However"], unknown=99) == {"However": "However"}
     assert tokens_of(["x"], unknown=99) == {}
+    assert tokens_of(["However", "Wait"], 99, frozenset({0})) == {"Wait": "Wait"}
 
 
 def test_the_nearest_others_are_followed_too() -> None:
