@@ -516,7 +516,7 @@ def test_a_finding_is_registered_run_kept_and_verified(own: Path) -> None:
     claim(own, runs={"small": one, "greedy": greedy}, predicts=says, measures={"entropy (nats)": "steps.entropy/full"})
     assert findings_program.main([]) == 0
     page = (own / "folder" / "01_knob.md").read_text()
-    assert "Registered before the first cell. Digest" in page and "it was not registered itself" in page
+    assert "Registered before the first cell. Digest" in page and "was not registered itself" in page
     assert "| arithmetic | avg@n | 4 |" in page
     assert "greedy | pass@1" in page, "the page says of both evaluations whether they moved"
     assert [verify_kept(own / "records" / name).difference for name in ("mine-tiny", "mine-tiny+temperature=0")] == [
