@@ -31,7 +31,7 @@ class WordedError(Exception):
     code: str
     """The code, or "" for an error that was raised with a sentence."""
     fields: Mapping[str, object]
-    """What the template fills in."""
+    """Values for the braces of the template, by their names."""
 
     def __init__(self, code: str, /, **fields: object) -> None:
         """Fill in the words of the code. code: what is not among the words is a sentence, and is taken as it is."""

@@ -1,4 +1,4 @@
-"""What a test asks of an error: its code and its fields, never its words."""
+"""Expectations of errors by their codes and fields, never by their words."""
 
 from __future__ import annotations
 

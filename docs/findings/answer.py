@@ -1,4 +1,4 @@
-"""What the kept reports say of a claim: each prediction is shown, refuted or undecided."""
+"""The answer of the kept reports to a claim: each prediction is shown, refuted or undecided."""
 
 from __future__ import annotations
 

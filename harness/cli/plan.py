@@ -93,7 +93,7 @@ class Detectable:
 
 @dataclass(frozen=True)
 class PlanView:
-    """What `bench plan` shows."""
+    """A plan with all that `bench plan` shows of it."""
 
     planned: Plan
     cells: list[PlannedCellRow]

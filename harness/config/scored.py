@@ -25,7 +25,7 @@ class HeldModel:
     in_float32: bool = False
     """False if it has the policy's dtype."""
     phase: str = ""
-    """What the cell does while the model samples; "" if it samples nothing."""
+    """The cell's activity while the model samples; "" if it samples nothing."""
     samples: int = 0
     """The number of its completions in one step."""
     tokens: int = 0

@@ -168,7 +168,7 @@ class _Context(Protocol):
     """Only attention has blocks and a scale."""
     scale: float
     epsilon: float
-    """What RMSNorm adds to the mean square, in the two other functions."""
+    """The constant that RMSNorm adds to the mean square, in the two other functions."""
 
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 

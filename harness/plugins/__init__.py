@@ -28,7 +28,7 @@ from harness.plugins import user_code
 from harness.plugins.user_code import UserModule, find_user_module, find_user_program, make_importable
 
 __all__ = ["UserModule", "find_user_module", "user_code"]
-"""What is imported from here, besides what is defined below."""
+"""Names that other modules import from here although they are defined elsewhere."""
 
 GROUP = "bench.plugins"
 """The entry-point group; the value of an entry is the name of a module."""

@@ -357,7 +357,7 @@ class CellRecord:
         """The provenance of every start; raises as `provenance`."""
         starts = self.read_starts()
         if not starts:
-            raise DamagedRecordError("records.starts_missing", path=self.path / STARTS_FILE)
+            raise DamagedRecordError("records.file_missing", path=self.path / STARTS_FILE)
         return [{name: value for name, value in start.items() if name not in _START} for start in starts]
 
     def read_steps(self) -> list[dict[str, Any]]:

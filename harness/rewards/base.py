@@ -41,7 +41,7 @@ class Attempt:
     """Relative improvement of the gold text's perplexity by the reasoning, under a frozen model (2503.22828), at most
     1. NaN if no part needs it (`RewardPart.gold_scored_by`)."""
     scores: Mapping[str, object] = field(default_factory=dict)
-    """What models beside the policy say of it, by the reward part that has such a model."""
+    """Scores by models other than the policy, by the name of the reward part that has the model."""
     rule_verdict: Verdict | None = None
     """The verdict of the task's own grader, if `verdict` is a judge's and the task has a grader."""
     turns: Sequence[Turn] = ()

@@ -26,7 +26,7 @@ class CompletionScorer(ABC):
     """A model beside the policy that scores completions for reward parts; see `harness.config.scored`."""
 
     account: Mapping[str, object] = MappingProxyType({})
-    """What the cell's provenance says of it."""
+    """Its entry in the cell's provenance."""
 
     @abstractmethod
     def scores(self, batch: Batch, seed: int, step: int) -> Sequence[object]:

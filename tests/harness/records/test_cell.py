@@ -118,7 +118,7 @@ def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord) ->
     (cell.path / "spec.json").write_text("[1]")
     with refuses(DamagedRecordError, "records.not_an_object", path="spec.json"):
         _ = cell.spec
-    with refuses(DamagedRecordError, "records.starts_missing", path="starts.jsonl"):
+    with refuses(DamagedRecordError, "records.file_missing", path="starts.jsonl"):
         _ = cell.provenance
 
 

@@ -43,8 +43,9 @@ def test_neither_the_batch_nor_the_order_matters(model: LanguageModel, monkeypat
 
 
 def test_a_question_that_does_not_fit_is_refused_with_its_end(model: LanguageModel) -> None:
-    with refuses(RefusedError, "sampling.question_exceeds_context"):
+    with refuses(RefusedError, "sampling.question_exceeds_context") as refused:
         likelihoods(model, [Continuation("1+" * 1000 + "1=", "7")])
+    assert str(refused.value.fields["context"]).endswith("+1=")
 
 
 @pytest.mark.parametrize("context", ["", "1+1="])
