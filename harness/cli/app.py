@@ -66,7 +66,6 @@ app = typer.Typer(
     name="bench",
     cls=Verbs,
     invoke_without_command=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.completion import run_names, sweep_names
 from harness.errors import RefusedError, note
 
 if TYPE_CHECKING:
     from algorithms import AnyObjective
 
 SWEEP_ARGUMENT = typer.Argument(
-    help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one that was run."
+    autocompletion=sweep_names,
+    help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one you ran.",
 )
 SweepArgument = Annotated[str, SWEEP_ARGUMENT]
-RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, its sweep file, or its folder.")]
+RunArgument = Annotated[
+    str,
+    typer.Argument(autocompletion=run_names, help="Name of a sweep that was run, its sweep file, or its folder."),
+]
 HomeOption = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")
 ]
