@@ -46,7 +46,7 @@ def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path):
     analysis = analyse(sweep)
     panels, entropy = draw_stability(analysis), draw_entropy(analysis)
     assert panels is not None and entropy is not None
-    sentence = "In every arm all along, tokens clipped: 0% (above, A > 0) and 0% (below, A < 0)."
+    sentence = "In every arm throughout, tokens clipped: 0% (above, A > 0) and 0% (below, A < 0)."
     assert sentence in panels.caption and not panels.in_words
     assert len(panels.figure.axes) == 2 * 2  # arms, quantities that differ
     assert entropy.in_words and "It is 1.5 in every arm all along." in entropy.caption

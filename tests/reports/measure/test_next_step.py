@@ -335,5 +335,5 @@ def test_what_searches_of_tuned_arms_left_open_is_settled_by_no_seeds(
     bests = BestDifference(trials=8, difference_pp=-2.0)
     row = ContrastRow(verdict="inconclusive", bests=bests, difference_pp=-2.0, margin_pp=1.0)
     sentence = next_step_sentence(row, step)
-    assert "More trials in each search (tune.trials) shrink what these left open." in sentence
+    assert "More trials in each search (tune.trials) reduce what the searches left open." in sentence
     assert sentence.startswith("Next step: none") != able

@@ -171,7 +171,9 @@ def test_six_seeds_cannot_tell_what_pairing_does(tmp_path):
     report = report_document(analyse(sweep))
     row = changed(report.contrasts[0], correlation=-0.77, correlation_low=-0.98, correlation_high=0.28)
     (statement,) = statements(changed(report, contrasts=[changed(row, n_pairs=6)]))
-    assert "6 seeds are too few to tell what pairing does: ρ = -0.77, 95% interval [-0.98, 0.28]." in statement.details
+    assert (
+        "6 seeds are too few to tell whether pairing helps: ρ = -0.77, 95% interval [-0.98, 0.28]." in statement.details
+    )
 
 
 @pytest.mark.parametrize(("low", "written"), [(0.003, "[0.003, 0.80]"), (-0.003, "[-0.003, 0.80]")])

@@ -269,8 +269,8 @@ def test_an_unfinished_sweep_a_screening_and_a_single_arm_say_so():
         best=["a", "b"], baseline="grpo", command="bench run s", seeds=8, confirmed_in=None, contrasts=[]
     )
     assert headline(report(contrast("a", "better"), screening=[found])) == (
-        "A screening ranks and does not judge. Highest means beside grpo: a, b. `bench run s` confirms them on 8 fresh "
-        "seeds."
+        "A screening ranks arms and does not judge them. Highest means, apart from grpo: a, b. "
+        "`bench run s` confirms them on 8 fresh seeds."
     )
     confirmed = changed(found, confirmed_in="s2", contrasts=[contrast("a", "worse")])
     assert headline(report(screening=[confirmed])).startswith("With 8 fresh seeds: a is worse than grpo by")
