@@ -1,9 +1,9 @@
 """No speed: how many of 60 small faults, put into the product one at a time, the tests catch.
 
 A fault is a sign, a bound, an off-by-one, a dropped call (half of them of fsync), two swapped arguments, or a lost
-mask: ten of each, drawn with a seed. The tests that read the faulty module run first, then the rest of its folder. A
-fault that both let pass counts as missed. Compare two versions of the tests only on the same product: the draw depends
-on every line of it.
+mask: ten of each, drawn with a seed. All fast tests run once on a product that reports which of them reach which
+fault. Then those that reach a fault run with it. A fault that all let pass counts as missed. Compare two versions of
+the tests only on the same product: the draw depends on every line of it.
 
     python benchmarks/mutations.py --seed 61
 """
@@ -36,8 +36,9 @@ HOW_MANY = {
     "sign": 10,
     "swapped arguments": 10,
 }
-LIMIT_S = 900
+LIMIT_S = 300
 """Wall time of one run of tests. A fault that hangs them is caught."""
+TESTS_AT_ONCE = 40
 
 
 @dataclass(frozen=True)
@@ -124,50 +125,113 @@ def drawn(seed: int) -> list[Fault]:
     return sorted(chosen, key=lambda fault: (str(fault.path), fault.start))
 
 
-def tests_of(path: Path) -> list[list[str]]:
-    """Return the test files that read the module, and then the other test files of its folder."""
-    module = path.relative_to(ROOT).with_suffix("")
-    package, name = ".".join(module.parts[:-1]), module.name
-    reads = re.compile(
-        rf"\b{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b".replace(r"\.", "[./]")
+def probed(source: str, lines: dict[int, list[int]]) -> str:
+    """Return the source with a call that reports before each statement that holds one of the lines.
+
+    lines: numbers of faults by line. A line of no function is not probed: all tests of its file import it.
+    """
+    tree = ast.parse(source)
+    texts = source.splitlines(keepends=True)
+    before: dict[int, list[int]] = defaultdict(list)
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in ast.walk(function):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                for statement in block if isinstance(block, list) else []:
+                    # A call cannot stand before `elif`, and a definition spans statements that run later.
+                    is_branch = texts[statement.lineno - 1].lstrip().startswith("elif")
+                    if not is_branch and not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                        before[statement.lineno].append(statement.end_lineno or statement.lineno)
+    calls: dict[int, list[int]] = defaultdict(list)
+    for line, numbers in lines.items():
+        around = [start for start, ends in before.items() if start <= line <= max(ends)]
+        if around:
+            calls[max(around)] += numbers
+    for start, numbers in calls.items():
+        text = texts[start - 1]
+        indent = text[: len(text) - len(text.lstrip())]
+        texts[start - 1] = f"{indent}__import__('fault_probe').reached({numbers!r})\n{text}"
+    return "".join(texts)
+
+
+PROBE = """
+import os
+seen = set()
+def reached(numbers):
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    if (test, *numbers) not in seen:
+        seen.add((test, *numbers))
+        with open(os.environ["FAULT_PROBES"], "a") as file:
+            file.writelines(f"{number}\\t{test}\\n" for number in numbers)
+"""
+
+
+def run_tests(copy: Path, words: list[str], limit_s: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run pytest in the copy, on its product.
+
+    Raises:
+        subprocess.TimeoutExpired: after the limit.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    return subprocess.run(
+        [*command, "-m", "not slow and not long", *words],
+        cwd=copy,
+        env=os.environ | {"PYTHONPATH": str(copy), "FAULT_PROBES": str(copy / "probes.txt")},
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
     )
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    near = [f for f in files if f.stem == f"test_{name}" or reads.search(f.read_text(encoding="utf-8"))]
-    folder = ROOT / "tests" / module.parent
-    while not folder.is_dir():
-        folder = folder.parent
-    rest = [f for f in files if folder in f.parents and f not in near]
-    return [[str(f.relative_to(ROOT)) for f in group] for group in (near, rest) if group]
 
 
-def caught_by(fault: Fault, copy: Path) -> str | None:
+def tests_that_reach(faults: list[Fault], copy: Path) -> dict[int, list[str]]:
+    """Run all fast tests once, and return those that reach each fault, by the fault's number.
+
+    What a fixture of a whole file reaches counts for all tests of that file.
+    """
+    by_file: dict[Path, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, fault in enumerate(faults, start=1):
+        by_file[fault.path.relative_to(ROOT)][fault.line].append(number)
+    for path, lines in by_file.items():
+        (copy / path).write_text(probed((ROOT / path).read_text(encoding="utf-8"), lines), encoding="utf-8")
+    (copy / "fault_probe.py").write_text(PROBE, encoding="utf-8")
+    (copy / "probes.txt").touch()
+    run = run_tests(copy, ["-n", "2", "--dist", "worksteal"])
+    print(run.stdout.splitlines()[-1], flush=True)
+    for path in by_file:
+        shutil.copy(ROOT / path, copy / path)
+    found: dict[int, list[str]] = defaultdict(list)
+    for line in (copy / "probes.txt").read_text(encoding="utf-8").splitlines():
+        number, _, test = line.partition("\t")
+        name, _, phase = test.rpartition(" ")
+        name = name if phase == "(call)" else name.partition("::")[0]
+        if name and name not in found[int(number)]:
+            found[int(number)].append(name)
+    return found
+
+
+def caught_by(fault: Fault, tests: list[str], copy: Path) -> str | None:
     """Return the first test that fails with the fault in the copy of the repository, or None if it is missed."""
     target = copy / fault.path.relative_to(ROOT)
     sound = target.read_bytes()
     target.write_bytes(sound[: fault.start] + fault.text.encode() + sound[fault.end :])
+    # The tests that lie where the module lies come first: they fail soonest.
+    room = str(Path("tests") / fault.path.relative_to(ROOT).parent)
+    near_first = sorted(tests, key=lambda test: not test.startswith(room))
     try:
-        for files in tests_of(fault.path):
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
-            command += ["-m", "not slow and not long", *files]
-            try:
-                run = subprocess.run(
-                    command,
-                    cwd=copy,
-                    env=os.environ | {"PYTHONPATH": str(copy)},
-                    capture_output=True,
-                    text=True,
-                    timeout=LIMIT_S,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return f"no end within {LIMIT_S} s"
-            # 5: no test was collected, for instance because all of a file's are slow.
+        for start in range(0, len(near_first), TESTS_AT_ONCE):
+            run = run_tests(copy, ["-x", *near_first[start : start + TESTS_AT_ONCE]], LIMIT_S)
+            # 5: no test was collected.
             if run.returncode not in (0, 5):
                 failed = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
                 return failed[1] if failed else "the collection of tests"
-        return None
+    except subprocess.TimeoutExpired:
+        return f"no end within {LIMIT_S} s"
     finally:
         target.write_bytes(sound)
+    return None
 
 
 def main() -> int:
@@ -181,13 +245,14 @@ def main() -> int:
         copy = Path(folder) / "bench"
         left_out = shutil.ignore_patterns(".git", ".venv*", ".mypy_cache", ".models", "build", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=left_out)
+        reach = {} if options.list else tests_that_reach(faults, copy)
         for number, fault in enumerate(faults, start=1):
             place = f"{number:2} {fault.kind:17} {fault.path.relative_to(ROOT)}:{fault.line}"
             if options.list:
                 print(f"{place}  {fault.text.splitlines()[0]}")
                 continue
             started = time.perf_counter()
-            found = caught_by(fault, copy)
+            found = caught_by(fault, reach.get(number, []), copy)
             caught += found is not None
             print(f"{place}  {time.perf_counter() - started:.0f} s  {found or 'MISSED'}", flush=True)
     print(f"{caught} of {len(faults)} caught")

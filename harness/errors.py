@@ -32,6 +32,8 @@ class WordedError(Exception):
     """The code, or "" for an error that was raised with a sentence."""
     fields: Mapping[str, object]
     """Values for the braces of the template, by their names."""
+    causes: tuple[WordedError, ...] = ()
+    """The errors whose messages this one lists, for one that collects several."""
 
     def __init__(self, code: str, /, **fields: object) -> None:
         """Fill in the words of the code. code: what is not among the words is a sentence, and is taken as it is."""
@@ -89,6 +91,10 @@ class GateError(BenchError):
     exit_code = 3
 
 
+class InvalidError(WordedError, ValueError):
+    """A value, or a pair of values, that a validator refuses; pydantic reports it with the other faults of a spec."""
+
+
 class UnknownNameError(RefusedError, ValueError):
     """An unknown name; the message gives the nearest three names and the command that lists all.
 
@@ -110,6 +116,8 @@ class Faults:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.errors: list[RefusedError] = []
+        """Where the lines come from, as far as they come from errors."""
 
     def __enter__(self) -> Faults:
         return self
@@ -119,6 +127,7 @@ class Faults:
     ) -> bool:
         if isinstance(error, RefusedError):
             self.lines += str(error).splitlines()
+            self.errors.append(error)
         # True suppresses the exception, so that the next check runs too. Other exceptions pass.
         return isinstance(error, RefusedError)
 
@@ -126,7 +135,9 @@ class Faults:
         """Raise RefusedError if any fault was collected."""
         if self.lines:
             # dict.fromkeys removes repeated lines and keeps their order.
-            raise RefusedError("\n".join(dict.fromkeys(self.lines)))
+            refusal = RefusedError("\n".join(dict.fromkeys(self.lines)))
+            refusal.causes = tuple(self.errors)
+            raise refusal
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:

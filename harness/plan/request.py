@@ -280,8 +280,10 @@ def resolved_arms(
             specs[arm] = {seed: spec.model_copy(update={"seed": seed}) for seed in seeds}
         except FaultyError as error:
             refused[arm] = error.faults
+            faults.errors.append(error)
         except RefusedError as error:
             refused[arm] = [Fault("value", "", line) for line in str(error).splitlines()]
+            faults.errors.append(error)
     faults.lines += _each_once(refused, len(arms))
     return specs
 

@@ -329,6 +329,7 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
         sweep = validated(SweepFile, document, path)
     except RefusedError as refused:
         faults.lines += str(refused).splitlines()
+        faults.errors.append(refused)
         if not isinstance(refused.__cause__, ValidationError):
             raise
         readable, left_out = _without_faulty(document, refused.__cause__)

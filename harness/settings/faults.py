@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
-from harness.errors import RefusedError, few, nearest, shown
+from harness.errors import RefusedError, WordedError, few, nearest, shown
 from harness.settings.fields import Settings, groups_in
 from harness.settings.space import knobs_of, unions_of
 
@@ -29,6 +29,8 @@ class Fault:
     """A sentence."""
     origin: str = ""
     """Where the settings come from, if the document is made of several."""
+    cause: WordedError | None = field(default=None, compare=False)
+    """The error of a validator, which has a code of its own."""
 
     @property
     def line(self) -> str:
@@ -43,6 +45,7 @@ class FaultyError(RefusedError, ValueError):
         """Refuse settings for these faults, which the message lists in this order."""
         super().__init__("\n".join(dict.fromkeys(fault.line for fault in faults)))
         self.faults = list(faults)
+        self.causes = tuple(fault.cause for fault in faults if fault.cause)
 
 
 def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", listed_by: str = "") -> Iterator[Fault]:
@@ -77,10 +80,12 @@ def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", l
                 rest = f"`{listed_by}` lists all." if listed_by else f"The keys here are {', '.join(keys)}."
                 yield Fault("unknown", path, f"{path} is not a key here{near} {rest}")
             case "value_error":
-                where = f"{path}: " if path else ""
+                where, error_of_ours = f"{path}: " if path else "", detail["ctx"]["error"]
+                cause = error_of_ours if isinstance(error_of_ours, WordedError) else None
                 # A validator of ours may raise several problems at once, one on each line.
                 for line in _unindented(message).splitlines():
-                    yield Fault("clash", path, f"{where}{line}{'' if line.endswith(('?', '.')) else '.'}")
+                    sentence = f"{where}{line}{'' if line.endswith(('?', '.')) else '.'}"
+                    yield Fault("clash", path, sentence, cause=cause)
             case "dict_type" | "model_type":
                 yield Fault("value", path, f"{given}: input should be a mapping, e.g. {{}}.")
             case "tuple_type" | "list_type":

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.cli import main
+from harness import cli
+from harness.cli.app import app as typer_app
+from harness.errors import BenchError
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Result:
     code: int
     out: str
     err: str
+    error: BenchError | None = None
+    """What ended the command."""
 
     @property
     def document(self) -> Any:
@@ -36,14 +40,26 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     for variable in ("BENCH_HOME", "BENCH_DATA", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(variable, raising=False)
 
+    ended_by: list[BenchError] = []
+
+    def app(**options: Any) -> object:
+        try:
+            return typer_app(**options)
+        except BenchError as error:
+            ended_by.append(error)
+            raise
+
+    monkeypatch.setattr("harness.cli.app.app", app)
+
     def call(*words: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["bench", *map(str, words)])
         capsys.readouterr()
+        ended_by.clear()
         with pytest.raises(SystemExit) as left:
-            main()
+            cli.main()
         captured = capsys.readouterr()
         code = left.value.code
         assert code is None or isinstance(code, int)
-        return Result(code or 0, captured.out, captured.err)
+        return Result(code or 0, captured.out, captured.err, *ended_by)
 
     return call
