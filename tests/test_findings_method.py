@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +54,11 @@ def run_of(name: str, at: str, cells: dict[str, list[str]], words: Sequence[str]
     return kept
 
 
+def table_of(page: str) -> list[list[str]]:
+    """Return the cells of the rows below the heading."""
+    return [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
+
+
 def test_a_page_says_what_was_known_when_a_run_was_registered() -> None:
     """Two sweeps may train the same cells under other names."""
     first = run_of("first", "2026-01-01", {"grpo": ["a", "b"], "none": ["c", "d"], "other": ["e", "f"]})
@@ -61,13 +67,9 @@ def test_a_page_says_what_was_known_when_a_run_was_registered() -> None:
     again = run_of("again", "2026-01-04", {"grpo": ["a"], "none": ["c"], "fresh": ["z"]}, weights="others")
     runs = [again, first, alike, third]
     said = [_registered(one, runs).partition("first cell. ")[2] for one in runs]
-    assert said == [
-        "2 of its 3 cells repeat cells of runs registered earlier. first had already compared none with this baseline.",
-        "",
-        "4 of its 6 cells are reused from runs registered earlier. "
-        "first had already compared batch with this baseline.",
-        "2 of its 4 cells are reused from runs registered earlier.",
-    ]
+    assert [re.findall(r"\d+", one) for one in said] == [["2", "3"], [], ["4", "6"], ["2", "4"]]
+    assert ["repeat" in one for one in said] == [True, False, False, False], "the others reuse cells"
+    assert [re.findall(r"first had already compared (\w+)", one) for one in said] == [["none"], [], ["batch"], []]
     assert [row.arm for row in distinct_contrasts(runs[1:])] == ["none", "other", "new", "batch"]
     assert len(distinct_contrasts(runs)) == 6, "cells that were trained again are a comparison of their own"
     assert len(cells_of(runs)) == 3 + 6 + 2 + 2
@@ -83,9 +85,9 @@ def test_an_arm_counts_once_in_the_claim_about_all_runs() -> None:
         vars(one)["before"] = {"pass@16": before}
     found = judged_coverage(runs)
     assert [one.outcome for one in found[:3]] == ["shown", "refuted", "undecided"]
-    table = [line for line in section(ABOUT_ALL, found, runs).splitlines() if line.startswith("| ")][2:]
-    assert table[:2] == ["| first | 16 | 99% | no | 1 | 1 | 0 |", "| alike | 16 | 50% | yes | 0 | 0 | 1 |"]
-    assert [line.split(" | ")[3] for line in table[2:]] == ["no", "unknown"]
+    table = table_of(section(ABOUT_ALL, found, runs))
+    assert table[:2] == [["first", "16", "99%", "no", "1", "1", "0"], ["alike", "16", "50%", "yes", "0", "0", "1"]]
+    assert [row[3] for row in table[2:]] == ["no", "unknown"]
 
 
 def test_the_parts_of_the_noise_add_up() -> None:
@@ -100,10 +102,8 @@ def test_the_parts_of_the_noise_add_up() -> None:
     vars(kept)["sweep"] = SimpleNamespace(seeds=range(4))
     measured = node(ContrastRow, differences_pp=differences, variance=budget)
     vars(kept)["report"] = node(Report, contrasts=[measured, refused])
-    assert "In 1 of 1 run with sampled answers" in _main_part([kept])
-    assert "make up 25% of the variance" in _main_part([kept]), "a third of 4 / 3"
-    last = _budget([kept]).splitlines()[-1]
-    assert last == "| mine | 4 | 2.31 | 1.73 | 1.00 | 1.15 | 0.50 |"
+    assert "25%" in _main_part([kept]), "a third of 4 / 3"
+    assert table_of(_budget([kept]))[-1] == ["mine", "4", "2.31", "1.73", "1.00", "1.15", "0.50"]
     assert math.isclose(np.var(differences, ddof=1), 1.73**2 + 1.00**2 + 1.15**2, rel_tol=0.01)
 
 
@@ -120,8 +120,7 @@ def test_cells_that_were_trained_again_are_compared_with_the_first() -> None:
         ]
         vars(run)["report"] = run.report.model_copy(update={"cells": rows})
         runs.append(run)
-    table = [line for line in _again(runs[::-1]).splitlines() if line.startswith("| ")][2:]
-    assert table == ["| again | 2 | +2.00 | 1.41 |"]
+    assert table_of(_again(runs[::-1])) == [["again", "2", "+2.00", "1.41"]]
     assert _again(runs[:1]) == ""
 
 
@@ -130,7 +129,7 @@ def test_few_seeds_see_large_effects_only() -> None:
     assert at_three > ONE_SEED_SDS, "three seeds must find out the sd too"
     effects = [(0.1, 1.0), (at_three * 1.01, 1.0), (ONE_SEED_SDS * 0.99, 1.0), (at_three * 2, 2.1)]
     assert _visible_row("", effects)[1:] == ["4", "2", "1", "3"]
-    assert _few(effects).endswith("a design would probably have shown 1 with 3 seeds, 3 with 6 seeds.")
+    assert re.findall(r"(\d) with (\d) seeds", _few(effects)) == [("1", "3"), ("3", "6")]
 
 
 def test_pairing_is_summed_up_over_runs() -> None:
@@ -138,5 +137,5 @@ def test_pairing_is_summed_up_over_runs() -> None:
     for run, ratio in zip(runs, (0.5, 0.95), strict=True):
         contrasts = [node(ContrastRow, variance_ratio=one) for one in (ratio, None)]
         vars(run)["report"] = node(Report, contrasts=contrasts)
-    assert "in 1 of 2 runs, and less than a tenth in 1." in _saving(runs)
-    assert _saving([]) == "What pairing saved is unknown."
+    assert re.search(r"\b1 of 2\b.*\btenth in 1\b", _saving(runs))
+    assert "unknown" in _saving([])
