@@ -146,9 +146,9 @@ def test_tables_of_presets_say_what_sets_them_apart() -> None:
     assert (tuple(gradients), tuple(pairs)) == (presets("policy_gradient"), presets("preference"))
     for rows in (gradients, pairs):
         assert len({tuple(cells[:-1]) for cells in rows.values()}) == len(rows)
-    assert gradients["cispo"][3] == "cispo (weight_max 5.0)"
-    assert gradients["reinforce_pp_baseline"][5] == "scale_eps=1e-08, kl.where=loss, kl.estimator=k2, kl.beta=0.001"
-    assert pairs["robust_dpo"][4] == "label_smoothing=0.1, smoothing=robust"
+    assert gradients["cispo"][3].endswith("(weight_max 5.0)")
+    assert gradients["reinforce_pp_baseline"][5].split(", ")[2:] == ["kl.estimator=k2", "kl.beta=0.001"]
+    assert pairs["robust_dpo"][4].split(", ") == ["label_smoothing=0.1", "smoothing=robust"]
 
 
 def test_the_calibration_has_3_6_10_and_24_seeds_and_the_page_on_statistics_quotes_it() -> None:
