@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from scipy import stats
 
 from docs.findings import __main__ as findings_program
 from docs.findings import answer, imported, source
 from docs.findings.answer import Kept, _judged, all_runs, judged, summary
 from docs.findings.change import before_and_after
-from docs.findings.contents import HEAD_ROWS, README, with_head
+from docs.findings.contents import README
 from docs.findings.measures import Measure, difference, measures_table
 from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
 from evals.graders import grader_version
@@ -206,39 +203,6 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     assert "](docs/findings/01_knob.md)" in (own / "README.md").read_text()
 
 
-LOWER = {("up", 0): {"score": 0.1}}
-
-
-def test_a_page_shows_what_each_arm_was_tuned_to_and_what_that_cost(own: Path, ended: Path, tmp_path: Path) -> None:
-    found = {
-        arm: {
-            "digest": "", "trial": 1, "values": {"train.learning_rate": rate}, "search_pp": 81.0, "default_pp": 70.0,
-            "complete": 7, "generated_tokens": 5000, "at_end": [], "short_pp": 0.4, "short_sd_pp": 0.2,
-        }
-        for arm, rate in zip(ARMS, (1e-4, 2e-4, 3e-4), strict=True)
-    }  # fmt: skip
-    tuning = {"knobs": ["train.learning_rate"], "trials": 8, "seeds": [10**6], "searches": {}, "arms": found}
-    claim(own, runs={"small": {"sweep": "mine"}, "tuned": {"sweep": "theirs"}})
-    able, tuned = runner(ended, []), runner(end(tmp_path / "theirs", tuning=tuning, changes=LOWER), [])
-    assert findings_program.main([], lambda words: tuned(words) if words[1] == "theirs" else able(words)) == 0
-    page = (own / "folder" / "01_knob.md").read_text()
-    assert ["0.0002", "7 of 8", "70.0", "81.0"] in [row[1:5] for row in rows(page, "up")]
-    assert re.search(r"\b15k tokens\b", page), "of the three searches"
-    assert verify_kept(own / "records" / "theirs-tiny").difference is None, "what the searches left open is kept"
-
-    untuned, own_best = (
-        next(row for row in Kept(own / "records" / name).contrasts if row.arm == "up")
-        for name in ("mine-tiny", "theirs-tiny")
-    )
-    method = (own / "folder" / "method.md").read_text()
-    (row,) = re.findall(r"^\| \[1\]\(01_knob.md\) \| up against base .*", method, re.MULTILINE)
-    shown = [float(cell.split()[0]) for cell in row.strip("| ").split(" | ")[2:]]
-    assert own_best.bests is not None
-    expected = [untuned.difference_pp, own_best.difference_pp, own_best.bests.difference_pp]
-    assert shown == pytest.approx(expected, abs=0.05) and shown[0] != shown[1]
-    assert "`train.learning_rate=0.0002`" in page
-
-
 def test_a_run_that_does_not_end_is_said_and_the_others_are_made(own: Path, ended: Path) -> None:
     claim(own, runs={"small": {"sweep": "mine"}, "other": {"sweep": "theirs", "set": ["train.steps=3"]}}, predicts=[])
     able = runner(ended, [])
@@ -280,19 +244,6 @@ def test_what_is_done_is_whole_whenever_it_is_stopped(own: Path, ended: Path) ->
     assert findings_program.pages(source.read_findings(own / "folder")) == written
 
 
-def test_the_readme_shows_the_head_of_the_table(own: Path, ended: Path) -> None:
-    for number in range(1, HEAD_ROWS + 2):
-        claim(own, number)
-    findings_program.main([], runner(ended, []))
-    head = (own / "README.md").read_text()
-    rows = [line for line in head.splitlines() if line.startswith("| [A knob]")]
-    assert [row.split("](")[1][:16] for row in rows] == [f"docs/findings/0{n}" for n in range(1, HEAD_ROWS + 1)]
-    before, _, after = MARKED.partition("old")
-    assert head.startswith(f"{before}| ") and head.endswith(after)
-    with pytest.raises(RefusedError):
-        with_head("# bench\n", [], [])
-
-
 def test_another_score_can_be_asked_for_where_the_cells_are_gone(own: Path, ended: Path) -> None:
     claim(own, measures={}, predicts=[])
     findings_program.main([], runner(ended, []))
@@ -303,22 +254,6 @@ def test_another_score_can_be_asked_for_where_the_cells_are_gone(own: Path, ende
     page = (own / "folder" / "01_knob.md").read_text()
     assert rows(page, "small")[0][2] == "shown"
     assert not (own / "records" / "mine-tiny" / "measures.csv").exists()
-
-
-def test_what_training_changed_is_against_the_model_before_it(own: Path, ended: Path) -> None:
-    """The start solves 35 %, and a cell of the baseline about 40 %."""
-    measures = {"right answers": "final_scores.pass@1", "elsewhere": "final_scores.pass@1[task=direct:arithmetic]"}
-    claim(own, measures=measures, predicts=[])
-    findings_program.main([], runner(ended, []))
-    kept = Kept(own / "records" / "mine-tiny")
-    scores = [value for (arm, _), value in kept.measured("final_scores.pass@1").items() if arm == "base"]
-    change = np.mean(scores) - 0.35
-    half = stats.t.ppf(0.975, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5
-    moved = "up" if change > half else "down" if change < -half else "undecided"
-    row = f"0.35 | {0.35 + change:.3g} | {change:+.3g} [{change - half:+.3g}, {change + half:+.3g}] | {moved} |"
-    page = (own / "folder" / "01_knob.md").read_text()
-    shown = [line.split(" | ")[1] for line in page.splitlines() if line.endswith(row)]
-    assert shown == ["pass@1", "right answers"], "the score of another task is not this one's"
 
 
 def test_a_cell_is_compared_with_its_start_on_other_tasks(
@@ -442,20 +377,6 @@ def test_a_measure_is_the_mean_of_a_cells_rows(tmp_path: Path) -> None:
     assert measures_table(tmp_path, ["table.other"]) == ""
     with pytest.raises(RefusedError):
         Measure.parse("value")
-
-
-def test_a_difference_of_a_measure_is_paired_by_seed() -> None:
-    rng = np.random.default_rng(0)
-    shared = rng.normal(0, 10, 8)
-    values = {("base", seed): shared[seed] for seed in range(8)}
-    values |= {("arm", seed): shared[seed] + 1 + 0.1 * rng.normal() for seed in range(7)}
-    found = difference(values, "arm", "base")
-    assert found is not None and found.n == 7
-    assert abs(found.mean - 1) < 0.2
-    assert 0 < found.high - found.low < 0.5, "unpaired it would be tens"
-    assert difference(values, "absent", "base") is None
-    alone = difference({("arm", 0): 1.0, ("arm", 1): 2.0}, "arm", None)
-    assert alone is not None and alone.mean == 1.5 and math.isnan(alone.low)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_the_model_is_small() -> None:
     assert sum(path.stat().st_size for path in TINY.rglob("*")) <= MAX_PACKAGE_BYTES
 
 
+@pytest.mark.slow
 def test_before_training_right_answers_are_neither_rare_nor_sure(tmp_path: Path) -> None:
     spec = make_plan("std_norm", "tiny").first_spec
     assert (spec.model.source, spec.eval.problems, spec.eval.samples) == ("builtin:tiny", 200, 16)

@@ -18,11 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import secrets
+from harness.errors import RefusedError
 from harness.records.files import append_jsonl, read_json, read_jsonl, write_json
 from harness.secrets import without_password
+from harness.shelves.judges.chat_client import read_key
 from harness.trainers.process import ProcessGroup
 from tests.harness.run import bench
 from tests.harness.shelves.judges.judge_server import Fault, serving, write_judge
+from tests.refusals import refuses
 
 KEY = """sk-"Q7\\n'/+&%<x>=9"""
 """Every form of it differs from the others."""
@@ -95,18 +98,18 @@ def test_a_key_that_servers_and_code_quote_is_nowhere(tmp_path: Path) -> None:
         assert masked >= {"status.json", "log.txt", "report.json", "index.html", "mlflow.db", "output"}
 
 
-@pytest.mark.parametrize(
-    "key", ["sk-first-half\nsecond-half", "sk-first-half second-half", "sk-first-half-schlüssel"], ids=ascii
-)
-def test_what_is_no_key_is_refused_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    monkeypatch.setenv("JUDGE", key)
+def test_what_is_no_key_is_refused_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").mkdir()
     with serving(lambda question: "Verdict: yes") as server:
+        for key in ("sk-first-half second-half", "sk-first-half-schlüssel", "sk-first-half\nsecond-half"):
+            monkeypatch.setenv("JUDGE", key)
+            with refuses(RefusedError, "shelves.judges.key_malformed") as refused:
+                read_key("JUDGE", server.address)
+            assert "half" not in str(refused.value)
         write_judge(tmp_path, address=server.address, api_key_env="JUDGE")
         sweep = bench.write_sweep(tmp_path, {"judged": {"reward.grader": "judge.yaml"}, "ruled": {}}, seeds=1)
         code, said = bench.run_here(sweep, tmp_path / "home")
-    assert code == 2
-    assert "JUDGE" in said
+    assert code == 2 and "JUDGE" in said
     assert not server.requests
     for content in (said.encode(), *(content for _, content in contents(tmp_path / "home"))):
         assert b"half" not in content

@@ -130,6 +130,7 @@ def test_a_run_goes_on_without_a_judge_that_is_away_and_later_ends_as_if_it_had_
     assert gone_on == whole
 
 
+@pytest.mark.slow
 def test_a_judge_in_process_is_any_model(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": None, "source": "builtin:tiny", "text": "{completion}", "parse": r"(\d)\D*$"}
     numbers: dict[str, Any] = {"right": None, "wrong": None, "right_from": 5.0, "max_completion_tokens": 8}

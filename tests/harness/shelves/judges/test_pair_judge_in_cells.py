@@ -67,7 +67,7 @@ def test_the_hash_is_of_what_the_judge_says_and_not_of_where(tmp_path: Path) -> 
     [
         ({"reward.pairwise.steps": 5}, "steps=5"),
         ({"reward.pairwise.judge": "nowhere.yaml"}, "nowhere.yaml"),
-        ({"reward.parts": {"correct": 1.0}}, "reward.pairwise.judge"),
+        ({"reward.parts": {"correct": 1.0}}, "pairwise.judge="),
         ({"rollout.samples_per_prompt": 1}, "rollout.samples_per_prompt"),
         ({"train.processes": 2}, "train.processes=2"),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -84,12 +82,6 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say_and_are_not_much_to
     assert np.median(halves) < 2.36 * spread * 1.4
 
 
-def test_noise_falls_with_the_batch() -> None:
-    noises = [np.mean([measured(seed, size).noise_to_signal.value for seed in range(30)]) for size in (1, 4, 16)]
-    for small, large in pairwise(noises):
-        assert large == pytest.approx(small / 4, rel=0.1)
-
-
 @settings(max_examples=20)
 @given(factor=st.floats(1e-3, 1e3), seed=st.integers(0, 50))
 def test_a_factor_changes_the_norm_only(factor: float, seed: int) -> None:
@@ -100,20 +92,6 @@ def test_a_factor_changes_the_norm_only(factor: float, seed: int) -> None:
         difference = (getattr(scaled, name) - getattr(found, name)).interval()
         assert difference == pytest.approx((0, 0, 0), abs=1e-9)
     assert scaled.mean_norm.value == pytest.approx(factor * found.mean_norm.value)
-
-
-def test_a_comparison_on_the_same_estimates_is_sharper_than_its_sides() -> None:
-    estimates, references = sample(0)
-    # Turned a little, the same in all estimates.
-    turned = estimates.copy()
-    turned[:, 2] += 0.3
-    one, other = statistics(products(estimates, references)), statistics(products(turned, references))
-    value, low, high = (other.cosine - one.cosine).interval()
-    alone = one.cosine.interval()
-    assert value is not None and low is not None and high is not None and alone.low is not None
-    assert alone.high is not None and (high - low) < 0.5 * (alone.high - alone.low)
-    truth = COSINE * (4 / (4 + 0.09)) ** 0.5 - COSINE
-    assert low < truth < high
 
 
 def test_nothing_is_said_where_noise_hides_the_mean() -> None:
