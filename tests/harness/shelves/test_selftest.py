@@ -17,7 +17,7 @@ import pytest
 
 from harness.shelves import engine_contract as contract
 from harness.shelves.selftest import checks
-from harness.shelves.selftest.checks import CHECKS, CheckPlace, Finding, Outcome, run_checks
+from harness.shelves.selftest.checks import CHECKS, CheckPlace, Outcome, run_checks
 from tests.cuda.device import ROOT
 from tests.harness.cli.conftest import Bench, bench
 
@@ -140,12 +140,3 @@ def test_what_engines_draw_is_checked_on_the_pretended_device() -> None:
     done = subprocess.run([sys.executable, "-c", PRETENDED], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     assert "100%" in done.stdout
-
-
-def test_a_finding_is_kept_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = checks.Check("made", lambda place: Finding(True, "found", {"files": str(place.folder)}), lambda device: None)
-    monkeypatch.setattr(type(CHECKS), "find", lambda kind, name: made)
-    checks.main("made", "cpu", tmp_path / "finding.json")
-    files = str(tmp_path / "files")
-    assert json.loads((tmp_path / "finding.json").read_text())["figures"] == {"files": files}
-    assert Path(files).is_dir()

@@ -15,6 +15,7 @@ from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.shelves.trl.trainers import VERSION, ProgramArguments, TrlTrainer, settings_of
+from tests.frozen import frozen
 from tests.harness.run.small import SETTINGS
 from tests.refusals import refuses
 
@@ -31,37 +32,7 @@ def test_knobs_become_settings() -> None:
     train = {"updates_per_rollout": 2, "epochs": 3, "weight_decay": 0.01, "optimizer.beta2": 0.95}
     found = settings_of(spec_of(changes | {f"train.{name}": value for name, value in train.items()}))
     assert not {"lr_scheduler_type", "warmup_steps"} & set(found)  # the program's own, from bench's schedule
-    names = [line.partition(" = ")[0] for line in KNOBS_IN_TRL.split("\n")]
-    assert "\n".join(f"{name} = {found.get(name)!r}" for name in names) == KNOBS_IN_TRL
-
-
-KNOBS_IN_TRL = """\
-loss_type = 'dapo'
-scale_rewards = 'group'
-epsilon = 0.2
-epsilon_high = 0.28
-beta = 0.0
-importance_sampling_level = 'token'
-mask_truncated_completions = False
-num_generations = 4
-num_iterations = 3
-max_completion_length = 32
-temperature = 0.7
-top_k = 0
-top_p = 1.0
-learning_rate = 0.0003
-weight_decay = 0.01
-max_grad_norm = 1.0
-adam_beta1 = 0.9
-adam_beta2 = 0.95
-adam_epsilon = 1e-08
-max_steps = 24
-logging_steps = 6
-seed = 3
-disable_dropout = True
-shuffle_dataset = False
-use_vllm = False
-bf16 = False"""
+    frozen("shelves/trl_settings", "\n".join(f"{name} = {value!r}" for name, value in sorted(found.items())))
 
 
 @pytest.mark.parametrize(
