@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shutil
@@ -71,21 +70,6 @@ def test_the_page_says_what_is_unknown_and_verifies(bench: Bench, tmp_path: Path
     page = (tmp_path / "runs/mine/report/report.md").read_text()
     assert [row for row in ("Gate", "Tokens") if not re.search(rf"^\| {row} ⚠ \| unknown", page, re.MULTILINE)] == []
     assert [row for row in ("| Truncated", "### Cost") if row in page] == []
-
-
-def test_logs_of_training_give_curves_and_the_entropy_law(bench: Bench, tmp_path: Path) -> None:
-    if "BENCH_EXTERNAL" not in os.environ:
-        pytest.skip("BENCH_EXTERNAL names no folder with verl_logs")
-    logs = Path(os.environ["BENCH_EXTERNAL"]) / "verl_logs"
-    refused = bench("import", "verl", logs)
-    assert refused.code == 3 and "  data.max_response_length: " in refused.err
-    assert bench("import", "verl", logs, "--ablate", "data,actor_rollout_ref,critic").code == 0
-    document = bench("report", "verl", "--json").document
-    laws = [row for row in document["laws"] if row["target"] == "training reward" and row["seed"] is None]
-    assert len(laws) == 3 and all(row["refused"] is None and row["a"] > 0 for row in laws)
-    assert {row["verdict"] for row in document["contrasts"]} == {"no_test"}
-    figures = {path.stem for path in (tmp_path / "runs/verl/report/figures").glob("*.svg")}
-    assert {"learning", "reward", "entropy", "length", "entropy_law"} <= figures
 
 
 def test_models_without_seeds_are_compared_over_problems(bench: Bench) -> None:

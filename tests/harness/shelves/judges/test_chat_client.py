@@ -17,14 +17,6 @@ from tests.harness.shelves.judges.judge_server import Fault, ScriptedServer, ser
 from tests.refusals import refuses
 
 
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_client, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(chat_client, "LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(chat_client, "_LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(chat_client, "_TOLD_EVERY_S", 0.05)
-
-
 def _ask(server: ScriptedServer, questions: list[str], **settings: Any) -> dict[int, ChatReply]:
     replies: dict[int, ChatReply] = {}
     client = ChatClient(server.address, "scripted", **{"timeout_s": 0.3, "patience_s": 5.0, **settings})

@@ -16,7 +16,6 @@ from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.records.files import read_jsonl
 from harness.sampling import remembered
-from harness.shelves.judges import chat_client
 from harness.shelves.judges.services import JudgeMessenger, Replies, judges_in
 from tests.harness.run import bench
 from tests.harness.run.small import run_cell, small_spec
@@ -33,14 +32,6 @@ def _says(question: str) -> str:
     if last.endswith("7"):
         return "I cannot say."
     return f"Verdict: {'yes' if last == reference else 'no'}"
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_client, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(chat_client, "LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(chat_client, "_LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(chat_client, "_TOLD_EVERY_S", 0.02)
 
 
 def _trained(folder: Path, home: Path, settings: dict[str, Any]) -> CellRecord:

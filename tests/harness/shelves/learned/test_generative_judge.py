@@ -13,7 +13,7 @@ import torch
 from evals.prompts import get_template
 from evals.sampler import SamplingParams
 from harness.engines.base import Completions
-from harness.models.language_model import LanguageModel, load_model
+from harness.models.language_model import LanguageModel
 from harness.shelves.learned.generative_judge import GenerativeJudge, read_scores, written_scores
 from harness.shelves.learned.judging import NO_SCORES, AnswerPair, Scores
 from tests.harness.run.small import small_spec
@@ -38,11 +38,6 @@ JUDGED = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}}
 def test_scores_are_the_two_numbers_at_the_end(text: str, scores: Scores | None) -> None:
     assert read_scores(text) == pytest.approx(scores or NO_SCORES, nan_ok=True)
     assert scores is None or read_scores(written_scores(*scores)) == scores
-
-
-@pytest.fixture(scope="module")
-def tiny() -> LanguageModel:
-    return load_model("builtin:tiny")
 
 
 class Answering:

@@ -41,11 +41,6 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def tiny() -> LanguageModel:
-    return load_model("builtin:tiny")
-
-
 def judge_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec:
     return small_spec(SETTINGS | (settings or {}), seed)
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from evals.tasks import get_task
-from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_tokenizer
@@ -22,6 +21,7 @@ from harness.shelves.learned.stages.reward_model import draw_graded, verdict_pai
 from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
+from tests.harness.shelves.learned.conftest import engine_of
 from tests.harness.training import rollouts
 from tests.refusals import refuses
 
@@ -192,17 +192,11 @@ def test_comes_back_from_disk_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> LanguageModel:
-    return load_model("builtin:tiny")
-
-
-@pytest.fixture(scope="module")
 def drawn(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Batch:
     """Of 260 problems, 8 completions each."""
-    engine = TorchEngine(tiny.model, tiny.pad_token_id, tiny.eos_token_ids, tiny.decode)
     problems = get_task("arithmetic").split("train").load()[:260]
     store = SampleStore(tmp_path_factory.mktemp("drawn") / "samples.jsonl", keeps_tokens=True)
-    return draw_graded(problems, 8, Conditions.of_training(small_spec()), tiny, engine, store)
+    return draw_graded(problems, 8, Conditions.of_training(small_spec()), tiny, engine_of(tiny), store)
 
 
 @pytest.mark.slow

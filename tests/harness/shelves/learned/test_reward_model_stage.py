@@ -16,7 +16,6 @@ from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions
-from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
@@ -31,6 +30,7 @@ from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
+from tests.harness.shelves.learned.conftest import engine_of
 from tests.refusals import refuses
 
 SETTINGS = {
@@ -44,15 +44,6 @@ RIGHT, *REST = VERDICTS = [
     Verdict(reason == "match", None if reason == "unparsed" else "1", reason)
     for reason in ("match", "mismatch", "unparsed", "timeout", "crash")
 ]
-
-
-@pytest.fixture(scope="module")
-def tiny() -> LanguageModel:
-    return load_model("builtin:tiny")
-
-
-def engine_of(model: LanguageModel) -> TorchEngine:
-    return TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
 
 
 def stage_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec:
@@ -119,7 +110,11 @@ def test_writes_a_model_with_a_report_of_its_quality(
     }
 
 
-def test_the_seed_of_a_cell_does_not_count_but_the_reward_models_does(tmp_path: Path, tiny: LanguageModel) -> None:
+def test_the_seed_of_a_cell_does_not_count_but_the_reward_models_does(
+    tmp_path: Path, tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without held-out pairs, as where all completions of the held-out prompts are right: then no accuracy is told."""
+    monkeypatch.setattr(reward_model_stage, "HELD_OUT_FRAC", 0.0)
     specs = {"a": stage_spec(), "b": stage_spec(seed=1), "c": stage_spec({"reward.reward_model.seed": 1})}
     made = {}
     for name, spec in specs.items():
@@ -127,18 +122,9 @@ def test_the_seed_of_a_cell_does_not_count_but_the_reward_models_does(tmp_path: 
         made[name] = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
     assert made["a"] == made["b"]
     assert made["a"] != made["c"]
-
-
-def test_without_held_out_pairs_there_is_no_accuracy(
-    tmp_path: Path, tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where all completions of the held-out prompts are right."""
-    monkeypatch.setattr(reward_model_stage, "HELD_OUT_FRAC", 0.0)
-    make(tmp_path / "made", tiny, stage_spec())
-    report = read_json(tmp_path / "made" / "report.json")
+    report = read_json(tmp_path / "a" / "report.json")
     assert report["train_accuracy"] > 0
-    assert report["held_out_pairs"] == 0
-    assert report["held_out_accuracy"] is None
+    assert (report["held_out_pairs"], report["held_out_accuracy"]) == (0, None)
 
 
 def test_a_model_that_is_never_right_is_refused(tmp_path: Path) -> None:
