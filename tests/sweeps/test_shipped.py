@@ -87,7 +87,7 @@ def test_a_sweep_plans_clean_on_a_profile(sweep: str, profile: str) -> None:
         known = "profile tiny" if plan.first_spec.task.train == "arithmetic" else "assumed sd"
         trains = plan.request.checkpoint is None
         assert detectable.origin == (known if trains else "the largest possible sampling noise")
-        assert detectable.pp <= 2.0
+        assert detectable.pp is not None and detectable.pp <= 2.0
         assert (plan.sweep.screening is not None) == (len(plan.arms) > 12)
 
 
