@@ -384,7 +384,7 @@ def test_a_measure_is_the_mean_of_a_cells_rows(tmp_path: Path) -> None:
     [
         ({"predicts": [{"run": "smal", "says": "up better than base"}]}, "'smal'; did you mean small"),
         ({"predicts": [{"run": "small", "says": "up not worse than base"}]}, "predicts.0: says is"),
-        ({"predicts": [{"run": "small", "says": "up above base", "measure": "luck"}]}, "'up above base': "),
+        ({"predicts": [{"run": "small", "says": "up above base", "measure": "luck"}]}, "predicts.0: 'up above base'"),
         ({"predicts": [{"run": "small", "says": "up more than base", "measure": "lack"}]}, "did you mean luck"),
         ({"measures": {"length": "tokens"}}, "'tokens'"),
         ({"about": "coverage"}, "runs: "),
@@ -395,7 +395,7 @@ def test_a_faulty_source_is_refused(own: Path, fields: dict[str, Any], fault: st
     claim(own, **fields)
     with pytest.raises(RefusedError) as refused:
         source.read_findings(own / "folder")
-    assert fault in str(refused.value)
+    assert fault in str(refused.value) and str(refused.value).startswith(str(own / "folder"))
 
 
 def test_settings_have_homes_and_records_of_their_own() -> None:
