@@ -42,7 +42,8 @@ def slowly(file):
 os.fsync = slowly
 """
 """The sitecustomize.py of all processes of a storm: phases that end with a flush are long enough to be seen."""
-LOOK_EVERY_S = 0.001
+LOOK_EVERY_S = 0.005
+"""Phases that a slow disk stretches take at least four times as long. To look more often costs a core."""
 MOST_RUNS = 8
 """So many may come to their end before a blow has struck, or after the storm before all is done."""
 ENDS_WITHIN_S = 30.0
