@@ -79,7 +79,7 @@ def test_others_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["failed", "refused", "invalid"])
 def test_fail_fast_stops_at_the_first(tmp_path: Path, end: JobState) -> None:
     executor = Scripted("taken", end)
-    with pytest.raises(StoppedError, match=r"without-s0 is \w+: it broke. With --fail-fast, no other cell is started"):
+    with refuses(StoppedError, "run.cell_failed_fast", cell="without-s0"):
         swept(tmp_path, executor, fail_fast=True)
     assert executor.started == ALL[:2]
 
@@ -126,5 +126,4 @@ def test_a_job_whose_place_was_lost_is_started_elsewhere(tmp_path: Path, times: 
     assert {executor.started.count(cell) for cell in ALL} == {min(times + 1, 3)}
     assert {ended for _, ended in told} == {state}
     if state == "failed":
-        reasons = {plan.record(cell, tmp_path).read_status()["reason"] for cell in plan.cells}
-        assert reasons == {"its worker was lost (on node7)"}
+        assert all("node7" in str(plan.record(cell, tmp_path).reason) for cell in plan.cells)

@@ -45,12 +45,12 @@ def test_a_cell_ends_with_its_budget(budget: dict[str, Any], tmp_path: Path) -> 
     column = knob.removeprefix("budget.")
     assert rows[-2][column] < most <= rows[-1][column]
     assert 1 < len(rows) < 30
-    trained = 0
+    total = 0
     for row in rows:
-        trained += row["tokens_in_loss"]  # one optimiser step for each batch, of what can change a weight
-        assert row["trained_tokens"] == trained <= row["generated_tokens"]
+        total += row["tokens_in_loss"]  # one optimiser step for each batch, of what can change a weight
+        assert row["trained_tokens"] == total <= row["generated_tokens"]
         if column == "flops":
-            assert row["flops"] == (2 * row["generated_tokens"] + 6 * trained) * TINY_WEIGHTS
+            assert row["flops"] == (2 * row["generated_tokens"] + 6 * total) * TINY_WEIGHTS
 
 
 @pytest.mark.slow
