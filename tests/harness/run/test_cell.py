@@ -231,7 +231,7 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_as_if_unbroken(
 ) -> None:
     """While the first step is recorded, and in the evaluation after the second."""
     monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
-    cell = new_cell(tmp_path / "cell")
+    cell = new_cell(tmp_path)
     assert asked_to_stop_at(point, cell, short_spec(RARELY))
     last = checkpoint.load_latest(cell.checkpoints)
     assert last is not None and last.step == len(cell.read_steps()) > 0

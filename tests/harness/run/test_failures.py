@@ -6,42 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from harness.executors.base import Ended, Job, JobState, Progress
+from harness.executors.base import Ended, Job, JobState
 from harness.plan import Plan, make_plan
 from harness.records.files import write_json
 from harness.run.loop import StoppedError
 from harness.run.stages import find_stage, result_path
 from harness.run.sweep import SweepRun
 from tests.harness.plan.files import write_sweep_file
-from tests.harness.run.stages_here import Quiet
+from tests.harness.run.stages_here import AllHere, Quiet
 from tests.refusals import refuses
 
 
-class Scripted:
+class Scripted(AllHere):
     """An executor in which cells end as a script says, one after another; what cells share is done at once."""
 
-    slots = 1
-
     def __init__(self, *ends: JobState) -> None:
+        super().__init__(Path())
         self.started: list[str] = []
         self._ends = list(ends)
-        self._events: list[Progress | Ended] = []
 
-    def start(self, job: Job) -> None:
+    def _do(self, job: Job) -> tuple[JobState, str | None]:
         if job.kind != "cell":
-            self._events.append(Ended(job, "done", None))
-            return
+            return "done", None
         self.started.append(Path(job.path).name.rpartition("-")[0])
-        self._events.append(Ended(job, self._ends.pop(0) if self._ends else "taken", "it broke"))
-
-    def wait(self, timeout_s: float) -> list[Progress | Ended]:
-        events, self._events = self._events, []
-        return events
-
-    def cancel(self, job: Job) -> None: ...
-    def kill(self, job: Job) -> None: ...
-
-    def close(self) -> None: ...
+        return self._ends.pop(0) if self._ends else "taken", "it broke"
 
 
 class Listening(Quiet):

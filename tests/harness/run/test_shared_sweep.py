@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from harness.run import shared_sweep
 from harness.run.shared_sweep import WorkerRun
 from tests.harness.plan.files import write_sweep_file
 from tests.harness.records.test_lease import FakeClock, stopped_owner
-from tests.harness.run.stages_here import Quiet
+from tests.harness.run.stages_here import AllHere, Quiet
 from tests.refusals import refuses
 
 
@@ -49,20 +49,17 @@ class Told(Quiet):
         self.ends[name] = state
 
 
-@dataclass
-class Done:
+class Done(AllHere):
     """An executor that does jobs at once: stages leave an empty result, cells end as `ends` says, else done. `later`
     happens in its next waits, one at a time."""
 
-    home: Path
-    ends: dict[str, list[JobState]] = field(default_factory=dict)
-    later: list[Callable[[], Any]] = field(default_factory=list)
-    slots: int = 1
-    jobs: list[Job] = field(default_factory=list)
-    _events: list[Progress | Ended] = field(default_factory=list)
+    def __init__(
+        self, home: Path, ends: dict[str, list[JobState]] | None = None, later: Sequence[Callable[[], Any]] = ()
+    ) -> None:
+        super().__init__(home)
+        self.ends, self.later = ends or {}, [*later]
 
-    def start(self, job: Job) -> None:
-        self.jobs.append(job)
+    def _do(self, job: Job) -> tuple[JobState, str | None]:
         state: JobState = "done"
         if job.kind == "cell":
             cell = CellRecord.at(self.home / job.path)
@@ -72,18 +69,12 @@ class Done:
                 write_as_done(cell, job.spec)
         elif job.kind != "load":
             write_json(self.home / job.path, [])
-        self._events.append(Ended(job, state, None if state == "done" else "as the test says"))
+        return state, None if state == "done" else "as the test says"
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         if not self._events and self.later:
             self.later.pop(0)()
-        events, self._events = self._events, []
-        return events
-
-    def cancel(self, job: Job) -> None: ...
-    def kill(self, job: Job) -> None: ...
-
-    def close(self) -> None: ...
+        return super().wait(timeout_s)
 
 
 @dataclass

@@ -24,7 +24,7 @@ from harness.run.prompts import prompt_order, training_prompts
 from harness.run.stages import StageContext, find_stage
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
-from tests.harness.run.small import small_spec, trained
+from tests.harness.run.small import small_spec
 from tests.refusals import refuses
 
 MODES = {"task.template": "modes_digits", "eval.template": "modes_digits"}
@@ -145,11 +145,3 @@ def test_every_way_of_asking_has_a_hash_of_its_own() -> None:
     shares = [{}, {"model.cold_start.direct_frac": 0.5}, {"model.cold_start.stop_frac": 0.5}]
     assert len({starting_point_hash(small_spec(SFT | share)) for share in shares}) == 3
     assert starting_point_hash(small_spec(SFT | BOTH)) == starting_point_hash(small_spec(SFT))
-
-
-@pytest.mark.slow
-def test_a_cell_trains_and_is_evaluated_in_both_modes(tmp_path: Path) -> None:
-    cell = trained(tmp_path, BOTH | {"eval.tasks": EVALUATED})
-    final = {row["task"]: row["metrics"] for row in cell.read_scores() if row["final"]}
-    assert [*final] == EVALUATED
-    assert all(0 < (metrics["mean_tokens"] or 0) <= 40 for metrics in final.values())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,11 +10,12 @@ from harness.executors.local import LocalPool
 from harness.executors.slots import Slot
 from harness.run.timed_step import timed_pace
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import Quiet
 
 pytestmark = pytest.mark.slow
 
 
-class Watched:
+class Watched(Quiet):
     """An observer that keeps the folders in which the pools were opened."""
 
     def __init__(self) -> None:
@@ -25,14 +24,6 @@ class Watched:
     def open(self, home: Path) -> LocalPool:
         self.homes.append(home)
         return LocalPool([Slot("cpu", "")], home, "harness.run.worker")
-
-    def planned(self, total: int | None, done: int) -> None: ...
-    def used(self, budget: Mapping[str, float]) -> None: ...
-    def remark(self, sentence: str) -> None: ...
-    def stage(self, name: str, event: Any | None) -> None: ...
-    def progress(self, name: str, event: Any) -> None: ...
-    def elsewhere(self, fractions: Mapping[str, float]) -> None: ...
-    def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
 def test_a_timed_step_gives_the_pace_of_its_cell_and_leaves_nothing(tmp_path: Path) -> None:
