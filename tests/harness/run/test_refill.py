@@ -98,6 +98,16 @@ def test_noise_of_refills_is_their_own(start: LanguageModel) -> None:
     assert len(torch.unique(drawn)) == len(drawn)
 
 
+def test_the_limit_is_that_of_the_stage(start: LanguageModel) -> None:
+    spec = small_spec({"objective.aggregation": "constant_length"})
+    engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
+    order = prompt_order(spec.task, training_prompts(spec, {}), spec.seed)
+    batch = Rollouts(spec, start, engine).gather(1, 0.0, order, 7)
+    assert batch.max_completion_tokens == 7
+    assert int(batch.sequences.lengths.max()) <= 7
+    assert bool(batch.truncated.any())
+
+
 def test_a_policy_without_probabilities_is_told(start: LanguageModel) -> None:
     broken = load_model("builtin:tiny")
     with torch.no_grad():

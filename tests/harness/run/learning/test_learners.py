@@ -16,10 +16,13 @@ from harness.records import CellRecord
 from harness.run.cell import CellRun
 from harness.run.encoded_pairs import load_pairs
 from harness.run.learning import make_learner
+from harness.run.learning import pairs as learning_pairs
 from harness.run.learning.base import Examples, Learner
 from harness.run.prompts import training_prompts
+from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import exact_kl
 from harness.training.sequences import Sequences
+from harness.training.update_report import StepReport
 from tests.harness.run.bench import rollout_rows
 from tests.harness.run.small import ignore_progress, new_cell, small_spec, trained
 from tests.harness.run.stages_here import make_stage
@@ -114,6 +117,31 @@ def test_the_kl_is_measured_on_all_that_was_drawn() -> None:
     kl = exact_kl(moved, initial, sequences, torch.arange(len(rows)), 1.0, start.pad_token_id)
     assert outcome.metrics["kl/sequence_start"] == pytest.approx(float(kl.sum(1).mean()), rel=1e-4)
     assert outcome.metrics["kl/exact_start"] == pytest.approx(float(kl.sum() / sequences.lengths.sum()), rel=1e-4)
+
+
+def test_pairs_of_a_prompt_stay_together_and_are_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, _ = learner({"rollout.prompts_per_step": 8, "pairs.max_per_prompt": 2, "train.learning_rate": 1e-9})
+    seen: list[PairBatch] = []
+    drawn_at: list[int] = []
+    original = learning_pairs.pair_up
+
+    def run(self: Any, pairs: PairBatch, step: int, drawn: Any = None) -> StepReport:
+        seen.append(pairs)
+        return StepReport({})
+
+    def pair_up(rollout: Any, pairs: Any, seed: int, step: int) -> Any:
+        drawn_at.append(step)
+        return original(rollout, pairs, seed, step)
+
+    monkeypatch.setattr(PreferenceUpdate, "run", run)
+    monkeypatch.setattr(learning_pairs, "pair_up", pair_up)
+    for step in (1, 2):
+        trained.step(step, 0.0)
+    assert drawn_at == [1, 2]
+    for batch in seen:
+        assert len(batch) > len(set(batch.groups.tolist())) > 1
+        prompts = {group: batch.chosen.prompts[row] for row, group in enumerate(batch.groups.tolist())}
+        assert all(batch.rejected.prompts[row] == prompts[group] for row, group in enumerate(batch.groups.tolist()))
 
 
 def test_at_the_start_of_a_round_the_policy_is_its_own_reference() -> None:
