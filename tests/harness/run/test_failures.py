@@ -40,14 +40,19 @@ class Listening(Quiet):
         self.told.append((name, state))
 
 
-def swept(tmp_path: Path, executor: Scripted, **asked: bool) -> tuple[Plan, list[tuple[str, str]]]:
-    """A run of four cells; with what its observer was told of their ends."""
-    plan = make_plan(str(write_sweep_file(tmp_path)), seeds=2)
-    (tmp_path / "cache").mkdir(exist_ok=True)
-    write_json(result_path(find_stage("base"), plan.first_spec, tmp_path), [])
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """Four cells."""
+    return make_plan(str(write_sweep_file(tmp_path_factory.mktemp("plan"))), seeds=2)
+
+
+def swept(plan: Plan, home: Path, executor: Scripted, **asked: bool) -> list[tuple[str, str]]:
+    """Run the plan; returns what the observer was told of the ends of cells."""
+    (home / "cache").mkdir(parents=True, exist_ok=True)
+    write_json(result_path(find_stage("base"), plan.first_spec, home), [])
     observer = Listening()
-    SweepRun(plan, tmp_path, "bench run", 1, lambda slots: executor, **asked).run(observer)
-    return plan, observer.told
+    SweepRun(plan, home, "bench run", 1, lambda slots: executor, **asked).run(observer)
+    return observer.told
 
 
 ALL = ["with-s0", "without-s0", "with-s1", "without-s1"]
@@ -57,40 +62,39 @@ def states(plan: Plan, home: Path) -> list[str]:
     return [plan.record(cell, home).state for cell in sorted(plan.cells, key=lambda cell: cell.seed)]
 
 
-def test_others_go_on(tmp_path: Path) -> None:
+def test_others_go_on(plan: Plan, tmp_path: Path) -> None:
     executor = Scripted("failed")
-    plan, _ = swept(tmp_path, executor)
+    swept(plan, tmp_path, executor)
     assert executor.started == ALL
     assert states(plan, tmp_path) == ["failed", "pending", "pending", "pending"]
 
 
 @pytest.mark.parametrize("end", ["failed", "refused", "invalid"])
-def test_fail_fast_stops_at_the_first(tmp_path: Path, end: JobState) -> None:
+def test_fail_fast_stops_at_the_first(plan: Plan, tmp_path: Path, end: JobState) -> None:
     executor = Scripted("taken", end)
     with refuses(StoppedError, "run.cell_failed_fast", cell="without-s0"):
-        swept(tmp_path, executor, fail_fast=True)
+        swept(plan, tmp_path, executor, fail_fast=True)
     assert executor.started == ALL[:2]
 
 
-def test_a_failed_cell_is_started_once_more_after_the_others(tmp_path: Path) -> None:
+def test_a_failed_cell_is_started_once_more_after_the_others(plan: Plan, tmp_path: Path) -> None:
     executor = Scripted("failed", "taken", "refused")
-    _, told = swept(tmp_path, executor, retry_failed=True)
+    told = swept(plan, tmp_path, executor, retry_failed=True)
     assert executor.started == [*ALL, "with-s0", "with-s1"]
     assert [name for name, _ in told] == ["without-s0", "without-s1", "with-s0", "with-s1"], "each ends once"
     executor = Scripted("failed", "taken", "taken", "taken", "failed")
-    _, told = swept(tmp_path, executor, retry_failed=True)
+    told = swept(plan, tmp_path, executor, retry_failed=True)
     assert executor.started == [*ALL, "with-s0"], "but not for ever"
     assert told[-1] == ("with-s0", "failed")
 
 
-def test_what_failed_twice_stops_a_run_that_is_to_fail_fast(tmp_path: Path) -> None:
+def test_what_failed_twice_stops_a_run_that_is_to_fail_fast(plan: Plan, tmp_path: Path) -> None:
     executor = Scripted("failed", "invalid")
     with refuses(StoppedError, "run.cell_failed_fast", cell="without-s0", state="invalid"):
-        swept(tmp_path, executor, retry_failed=True, fail_fast=True)
+        swept(plan, tmp_path, executor, retry_failed=True, fail_fast=True)
     executor = Scripted("failed", "taken", "taken", "taken", "failed")
-    (tmp_path / "another").mkdir()
     with refuses(StoppedError, "run.cell_failed_fast", cell="with-s0", state="failed"):
-        swept(tmp_path / "another", executor, retry_failed=True, fail_fast=True)
+        swept(plan, tmp_path / "another", executor, retry_failed=True, fail_fast=True)
 
 
 class Losing(Scripted):
@@ -107,10 +111,10 @@ class Losing(Scripted):
 
 
 @pytest.mark.parametrize(("times", "state"), [(0, "taken"), (2, "taken"), (3, "failed")])
-def test_a_job_whose_place_was_lost_is_started_elsewhere(tmp_path: Path, times: int, state: str) -> None:
+def test_a_job_whose_place_was_lost_is_started_elsewhere(plan: Plan, tmp_path: Path, times: int, state: str) -> None:
     """But not for ever: it may be the job that brings its machine down."""
     executor = Losing(times)
-    plan, told = swept(tmp_path, executor)
+    told = swept(plan, tmp_path, executor)
     assert {executor.started.count(cell) for cell in ALL} == {min(times + 1, 3)}
     assert {ended for _, ended in told} == {state}
     if state == "failed":

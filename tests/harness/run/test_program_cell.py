@@ -179,19 +179,20 @@ def test_a_trainer_can_be_a_plug_in_with_knobs_of_its_own(tmp_path: Path) -> Non
     assert "trainer.pause_s" not in knob_facts()
 
 
-def write_sweep(folder: Path, seeds: int, **args: Any) -> Path:
+def write_sweep(folder: Path, seeds: int, steps: int = 8, **args: Any) -> Path:
     program = {"type": "command", "run": "{python} program.py {config}", "files": ["program.py"], "args": args}
     path = bench.write_sweep(folder, {"bench": {}, "mine": {"trainer": program}}, seeds=seeds)
     (folder / "program.py").write_text(PROGRAM.read_text())
     document = yaml.safe_load(path.read_text())
-    document["base"] |= {"train.steps": 8, "train.checkpoint_every": 2, "eval.every": 4, "eval.problems": 8}
+    lengths = {"train.steps": steps, "train.checkpoint_every": 2, "eval.every": 4}
+    document["base"] |= lengths | {"eval.problems": 8, "eval.samples": 2, "eval.curve_samples": 1}
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     return path
 
 
 @pytest.mark.slow
 def test_page_terminal_and_json_say_what_a_program_cannot_promise(tmp_path: Path) -> None:
-    code, printed = bench.run_here(write_sweep(tmp_path, 2), tmp_path / "runs", page=True)
+    code, printed = bench.run_here(write_sweep(tmp_path, 2, steps=4), tmp_path / "runs", page=True)
     assert code == 0, printed
     report = tmp_path / "runs" / "small" / "report"
     (contrast,) = json.loads((report / "report.json").read_text())["contrasts"]

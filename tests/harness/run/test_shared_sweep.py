@@ -107,11 +107,15 @@ class Others:
         return end
 
 
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return make_plan(str(write_sweep_file(tmp_path_factory.mktemp("plan"), seeds=2)))
+
+
 @pytest.fixture
-def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Others]:
+def others(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Others]:
     monkeypatch.setattr(shared_sweep, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(shared_sweep, "_LOOK_SHARE", math.inf)
-    plan = make_plan(str(write_sweep_file(tmp_path, seeds=2)))
     with ExitStack() as held:
         yield Others(plan, tmp_path / "home", held)
 
@@ -207,9 +211,8 @@ def test_the_cell_of_a_machine_that_lives_is_left_after_a_sign_of_life(others: O
 
 def test_who_asks_otherwise_is_refused_while_cells_run(others: Others, tmp_path: Path) -> None:
     run(others, Done(others.home))
-    fewer, other = (make_plan(str(tmp_path / "mine.yaml"), **asked) for asked in (
-        {"seeds": 1}, {"settings": ["train.steps=7"]}
-    ))  # fmt: skip
+    sweep = str(write_sweep_file(tmp_path, seeds=2))
+    fewer, other = make_plan(sweep, seeds=1), make_plan(sweep, settings=["train.steps=7"])
     end = others.hold("with-s1")
     for plan, why in ((fewer, "seeds"), (other, "settings")):
         with refuses(RefusedError, "run.another_question_runs", running="with-s1", command="bench run mine") as refused:

@@ -35,6 +35,7 @@ PROXY: dict[str, Any] = {
     "reward.reward_model": {"prompts": 40, "samples_per_prompt": 4, "steps": 2, "batch_size": 4},
 }
 HOME = Path("home")
+SHORT = {"train.steps": 2, "eval.problems": 2, "eval.every": 0}
 
 
 def pairs_file(folder: Path, count: int = 8, name: str = "pairs.jsonl") -> dict[str, Any]:
@@ -113,7 +114,7 @@ def make_stages(spec: RunSpec, home: Path) -> None:
 def test_a_sweep_on_given_pairs(tmp_path: Path) -> None:
     given, home = pairs_file(tmp_path), tmp_path / "home"
     arms = {"dpo": given, "ipo": {**given, "algorithm": "ipo"}, "simpo": {**given, "algorithm": "simpo"}}
-    executor = run_here(make_plan(str(bench.write_sweep(tmp_path, arms, seeds=1))), home)
+    executor = run_here(make_plan(str(bench.write_sweep(tmp_path, arms, 1, SHORT))), home)
     with_reference, without = (home / job.path for job in executor.of_kind("pairs"))
     assert load_pairs(with_reference).ref_chosen_logps is not None
     assert load_pairs(without).ref_chosen_logps is None
@@ -171,7 +172,7 @@ def test_the_start_is_evaluated_once_whatever_is_learned_from(tmp_path: Path) ->
 
 def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path) -> None:
     """Also the reward model that only the yardstick still needs."""
-    sweep = bench.write_sweep(tmp_path, {"grpo": {"eval.problems": 4}, "proxy": {**PROXY, "eval.problems": 4}}, seeds=1)
+    sweep = bench.write_sweep(tmp_path, {"grpo": {}, "proxy": PROXY}, 1, SHORT)
     plan, home = make_plan(str(sweep)), tmp_path / "home"
     for cell in plan.cells:
         finish(cell, plan.folder(home))
@@ -181,10 +182,10 @@ def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path) -> None:
 
 def test_too_few_pairs_are_refused_also_when_they_are_in_the_cache(tmp_path: Path) -> None:
     arm = pairs_file(tmp_path)
-    run_here(make_plan(str(bench.write_sweep(tmp_path, {"dpo": arm}, seeds=1))), tmp_path / "home")
+    run_here(make_plan(str(bench.write_sweep(tmp_path, {"dpo": arm}, 1, SHORT))), tmp_path / "home")
     arm["pairs"]["pairs_per_step"] = 9
     with refuses(RefusedError, "run.few_pairs_left", pairs_per_step=9, n_pairs=8, n_left=8):
-        run_here(make_plan(str(bench.write_sweep(tmp_path, {"dpo": arm}, seeds=1))), tmp_path / "home")
+        run_here(make_plan(str(bench.write_sweep(tmp_path, {"dpo": arm}, 1, SHORT))), tmp_path / "home")
 
 
 def test_a_damaged_reward_model_is_told(tmp_path: Path) -> None:

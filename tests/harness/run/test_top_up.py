@@ -25,7 +25,10 @@ from harness.sampling.sampler import EngineSampler
 from tests.harness.run.small import small_spec
 from tests.refusals import refuses
 
-SMALL = {"train.device": "cpu", "model.dtype": "float32", "rollout.engine": "torch", "eval.problems": 5}
+SMALL = {
+    **{"train.device": "cpu", "model.dtype": "float32", "rollout.engine": "torch", "eval.problems": 5},
+    **{"rollout.max_completion_tokens": 12, "eval.max_completion_tokens": 12},
+}
 OWN_TASK = """
 name: sums
 template: plain

@@ -153,8 +153,8 @@ def test_an_evaluation_keeps_the_turns_of_its_samples(tiny: LanguageModel, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [{}, BY_TURN, {"rollout.staleness_steps": 1}, pytest.param(OF_VERIFIERS, marks=NEEDS_VERIFIERS)],
-    ids=["end", "by turn", "stale", "verifiers"],
+    [BY_TURN, {"rollout.staleness_steps": 1}, pytest.param(OF_VERIFIERS, marks=NEEDS_VERIFIERS)],
+    ids=["by turn", "stale", "verifiers"],
 )
 def test_a_resumed_cell_draws_and_learns_the_same(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
