@@ -18,20 +18,18 @@ from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.hashing import training_hash
 from harness.config.model_source import TINY
-from harness.config.run_spec import RunSpec
 from harness.engines.base import make_engine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
-from harness.models.start import StartingPoint
 from harness.plan.memory import estimate_memory
 from harness.plan.plan import make_plan
 from harness.run.learning.base import Examples
 from harness.run.learning.rollouts import Rollouts
-from harness.run.stages import StageContext, find_stage, result_path, stages_of_cell
+from harness.run.stages import find_stage, result_path, stages_of_cell
 from harness.run.sweep import SweepRun
 from harness.training.batch import Batch
 from tests.harness.run.small import SETTINGS, small_spec, trained
-from tests.harness.run.stages_here import AllHere, Quiet
+from tests.harness.run.stages_here import AllHere, Quiet, load
 from tests.refusals import refuses
 
 PROBLEMS = list(get_task("arithmetic").split("train").load()[:6])
@@ -117,11 +115,6 @@ def test_a_teacher_sees_the_solution_and_the_student_does_not(tiny: LanguageMode
 def test_what_makes_no_sense_is_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(RefusedError, match=re.escape(complaint)):
         training_hash(small_spec(settings))
-
-
-def load(spec: RunSpec, home: Path) -> None:
-    context = StageContext(spec, home, StartingPoint(), "loading", lambda event: None)
-    find_stage("load").make(home, context)
 
 
 def test_a_teacher_with_other_tokens_is_refused_before_training(tmp_path: Path) -> None:

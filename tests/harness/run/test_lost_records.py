@@ -86,21 +86,13 @@ def drop_row(number: int) -> Callable[[Path], None]:
 
 
 def keep_bytes(share: float) -> Callable[[Path], None]:
-    def cut(path: Path) -> None:
-        os.truncate(path, int(share * path.stat().st_size))
-
-    return cut
-
-
-def drop_last_byte(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
+    return lambda path: os.truncate(path, int(share * path.stat().st_size))
 
 
 CUTS: dict[str, Callable[[Path], None]] = {
     "all of it": keep_bytes(0),
-    "a third of it": keep_bytes(1 / 3),
     "nearly all": keep_bytes(0.9),
-    "the last byte": drop_last_byte,
+    "the last byte": lambda path: os.truncate(path, path.stat().st_size - 1),
     "the first row": drop_row(0),
     "the last row": drop_row(-1),
     "the file": Path.unlink,
@@ -170,26 +162,15 @@ def resumed(cell: CellRecord) -> tuple[list[str], list[int]]:
     return said, trained
 
 
+@pytest.mark.parametrize(("name", "row", "steps"), [("steps.jsonl", -1, [3, 4]), ("timing.jsonl", 0, [1, 2, 3, 4])])
 def test_a_resume_goes_on_from_the_checkpoint_whose_rows_are_there(
-    stopped: CellRecord, unbroken: CellRecord, tmp_path: Path
+    stopped: CellRecord, unbroken: CellRecord, tmp_path: Path, name: str, row: int, steps: list[int]
 ) -> None:
     cell = copy_of(stopped, tmp_path / "cell")
-    drop_row(-1)(cell.path / "steps.jsonl")
+    drop_row(row)(cell.path / name)
     said, trained = resumed(cell)
-    assert trained == [3, 4]
-    assert len(said) == 1 and str(cell.path / "steps.jsonl") in said[0]
-    assert said[0] in cell.log.read_text()
-    assert contents(cell) == contents(unbroken)
-
-
-def test_without_the_rows_of_any_checkpoint_it_begins_anew(
-    stopped: CellRecord, unbroken: CellRecord, tmp_path: Path
-) -> None:
-    cell = copy_of(stopped, tmp_path / "cell")
-    drop_row(0)(cell.path / "timing.jsonl")
-    said, trained = resumed(cell)
-    assert trained == [1, 2, 3, 4]
-    assert len(said) == 2 and all(str(cell.path / "timing.jsonl") in sentence for sentence in said)
+    assert trained == steps
+    assert said and all(str(cell.path / name) in one and one in cell.log.read_text() for one in said)
     assert contents(cell) == contents(unbroken)
     assert [path.name for path in sorted(cell.checkpoints.iterdir())] == ["step-000002", "step-000004"]
 

@@ -14,17 +14,16 @@ from harness.config.run_spec import RunSpec
 from harness.engines.base import make_engine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
-from harness.models.start import StartingPoint
 from harness.plan.plan import make_plan
 from harness.records.rows import EvaluationRow
 from harness.run.data_checks import require_models_and_data
 from harness.run.evaluator import Evaluator
 from harness.run.learning.rollouts import Rollouts
 from harness.run.prompts import prompt_order, training_prompts
-from harness.run.stages import StageContext, find_stage
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import load
 from tests.refusals import refuses
 
 MODES = {"task.template": "modes_digits", "eval.template": "modes_digits"}
@@ -103,24 +102,19 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], complaint: str
         small_spec(settings)
 
 
-def load(settings: dict[str, Any], home: Path) -> None:
-    context = StageContext(small_spec(settings), home, StartingPoint(), "loading", lambda event: None)
-    find_stage("load").make(home, context)
-
-
 def test_a_budget_beyond_the_context_is_refused_before_training(tmp_path: Path) -> None:
     """The longest prompt has 15 tokens, `wait#` 5, the context 128."""
     longest = max(len(problem.problem) for problem in get_task("arithmetic").split("test").load()[:8]) + 1
     room = 128 - longest - 5 - 64
     long = MODES | {"eval.max_completion_tokens": 64}
-    load(long | {"eval.tasks": [f"think{room}:arithmetic"]}, tmp_path)
+    load(small_spec(long | {"eval.tasks": [f"think{room}:arithmetic"]}), tmp_path)
     with refuses(RefusedError, "run.thinking_exceeds_context", context_tokens=128, excess_tokens=1):
-        load(long | {"eval.tasks": [f"think{room + 1}:arithmetic"]}, tmp_path)
+        load(small_spec(long | {"eval.tasks": [f"think{room + 1}:arithmetic"]}), tmp_path)
 
 
 def test_words_that_the_model_cannot_read_stop_no_thinking(tmp_path: Path) -> None:
     with refuses(RefusedError, "run.stop_not_in_vocabulary"):
-        load({"eval.tasks": ["think8:arithmetic"]}, tmp_path)
+        load(small_spec({"eval.tasks": ["think8:arithmetic"]}), tmp_path)
 
 
 def test_solutions_without_steps_are_refused_with_the_plan(tmp_path: Path) -> None:
