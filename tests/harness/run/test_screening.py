@@ -69,7 +69,7 @@ def test_fresh_seeds_judge_what_was_picked_for_its_luck(
     assert bench("run", "rates").code == 0
     assert len(pool.trained) == 4 * 2 + 2 * 4, "nothing is trained again"
     refused = bench("run", "rates", "--until", "verdict")
-    assert refused.error.code == "run.screening_has_no_verdict"
+    assert refused.error and refused.error.code == "run.screening_has_no_verdict"
 
     assert best_arms(["wild"], ["done", "failed", "invalid"]) == ["wild"]
     assert best_arms(["wild"], ["done", "interrupted"]) == [], "before all of the screening have ended"

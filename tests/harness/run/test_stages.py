@@ -134,9 +134,9 @@ def test_what_became_of_the_inputs_is_told(tmp_path: Path) -> None:
     spec = small_spec({**PROXY, "reward.reward_model.label_noise_rate": 0.4})
     for each in (given, spec):
         make_stages(each, tmp_path)
-    assert re.findall(r"\d+", *input_remarks(given, tmp_path)) == ["8", "8"]
+    assert re.findall(r"\d+", next(input_remarks(given, tmp_path))) == ["8", "8"]
     report = read_json(inputs_of_cell(spec, tmp_path)["reward_model"] / "report.json")
-    counts = re.findall(r"\d+", *input_remarks(spec, tmp_path))
+    counts = re.findall(r"\d+", next(input_remarks(spec, tmp_path)))
     assert counts[:2] == [str(report["pairs"]), str(report["flipped_pairs"])]
 
 

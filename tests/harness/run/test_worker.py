@@ -298,7 +298,7 @@ def test_a_cell_is_filed_under_the_code_it_ran(tmp_path: Path, monkeypatch: pyte
     helper = tmp_path / "helper.py"
     cell = new_cell(tmp_path / "home" / "arm-s0-0123456789")
 
-    def run(tell: Callable[[Event], None] = ignore) -> tuple[str, str]:
+    def run(tell: Any = ignore) -> tuple[str, str]:
         plugins.use([], [])
         return do(made, tmp_path / "home", tell)
 
