@@ -259,7 +259,7 @@ def test_a_pool_that_does_not_fit_is_refused_before_anything_starts(sweep: Path,
 def test_identical_arms_are_identical(tmp_path: Path) -> None:
     """The shipped A/A sweep, with its page."""
     settings = {
-        "train.steps": 4,
+        "train.steps": 2,
         "rollout.prompts_per_step": 4,
         "rollout.samples_per_prompt": 4,
         "eval.problems": 8,
