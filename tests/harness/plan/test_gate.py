@@ -132,7 +132,13 @@ NOISY: Settings = {"objective.label_smoothing": 0.1}
 TAUGHT: Settings = {"algorithm": "opd", "teacher.type": "model", "teacher.source": "scratch:tiny"}
 UNHEARD: Settings = TAUGHT | {"reward.parts.format": 0.5, "reward.format.pattern": "work_hash"}
 HEARD, DROPPED = {"objective.distill.verifier_coef": 0.5}, {"objective.zero_std": "drop"}
-JUDGED: Settings = {"algorithm": "brpo", "reward.parts": {"correct": 0.0, "pairwise": 1.0}}
+
+
+def judged(pairwise: float = 1.0, **parts: float) -> Settings:
+    return {"algorithm": "brpo", "reward.parts": {"correct": 0.0, "pairwise": pairwise, **parts}}
+
+
+JUDGED = judged()
 HALF, FULL = {TIE: -0.5}, {TIE: -1.0}
 
 
@@ -161,10 +167,10 @@ HALF, FULL = {TIE: -0.5}, {TIE: -1.0}
         # The sign of a tie decides, not its size, where only the sign of the reward counts.
         (JUDGED | HALF, JUDGED | FULL, {TIE}, True),
         (JUDGED | {TIE: 0.0}, JUDGED | FULL, set(), False),
-        (JUDGED, JUDGED | {WEIGHT: 3.0}, {WEIGHT}, True),
+        (JUDGED, judged(3.0), {WEIGHT}, True),
         (JUDGED | HALF, JUDGED | FULL | STEPS, {TIE}, False),
         (JUDGED | HALF | {"objective.baseline": "none"}, JUDGED | FULL | {"objective.baseline": "none"}, set(), False),
-        (JUDGED | HALF | FORMAT, JUDGED | FULL | FORMAT, set(), False),
+        (judged(format=0.2) | HALF, judged(format=0.2) | FULL, set(), False),
         (
             JUDGED | HALF | {"objective.overlong.penalty": -0.5},
             JUDGED | FULL | {"objective.overlong.penalty": -0.5},
@@ -172,7 +178,7 @@ HALF, FULL = {TIE: -0.5}, {TIE: -1.0}
             False,
         ),
         # A part that is only measured.
-        (JUDGED | {WEIGHT: 0.0}, JUDGED | {WEIGHT: 0.0, "reward.pairwise.steps": 7}, {"reward.pairwise.steps"}, True),
+        (judged(0.0), judged(0.0) | {"reward.pairwise.steps": 7}, {"reward.pairwise.steps"}, True),
         (JUDGED, JUDGED | {"reward.pairwise.steps": 7}, set(), False),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records import files
@@ -142,6 +142,7 @@ def test_rows_are_appended(tmp_path: Path) -> None:
 rows = st.lists(st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=4), max_size=3), max_size=4)
 
 
+@settings(max_examples=40)
 @given(rows=rows, cut=st.integers(min_value=0))
 def test_a_file_torn_anywhere_gives_the_rows_that_were_complete(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], cut: int
