@@ -26,7 +26,6 @@ from tests.harness.search.fake_cells import (
     Score,
     by_learning_rate,
     search,
-    search_run,
     write_search,
 )
 from tests.refusals import refuses
@@ -466,17 +465,6 @@ def test_a_stage_that_cannot_be_done_fails_its_trial(tmp_path: Path) -> None:
         for trial in study["trials"]
     }
     assert states == {(True, "failed", "no cold start"), (False, "complete", None)}
-
-
-def test_a_search_without_a_cell_can_be_mirrored(tmp_path: Path) -> None:
-    from harness.tracking import Mirror
-
-    run = search_run(write_search(tmp_path), 1, FakeCells())
-    run.write()
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    assert Mirror(run.folder, uri).sync() == 0
-    search(tmp_path / "found.yaml", 2)
-    assert Mirror(run.folder, uri).sync() > 0
 
 
 def test_a_torn_end_of_the_journal_is_cut(tmp_path: Path) -> None:
