@@ -193,7 +193,8 @@ def test_an_aggregation_acts_through_the_supervised_term() -> None:
     """A product ratio's gradient carries the completion's length, and no answer's does."""
     product = {"objective.ratio": "sequence_product", "objective.aggregation": "seq_mean_token_mean"}
     summed = {"objective.ratio": "token", "objective.aggregation": "seq_mean_token_sum"}
-    for parts, is_inert in (({}, True), ({"reward.parts.jepo": 1.0}, False)):
+    cases: list[tuple[Settings, bool]] = [({}, True), ({"reward.parts.jepo": 1.0}, False)]
+    for parts, is_inert in cases:
         (noop,) = find_noops({"one": spec(parts, product), "other": spec(parts, summed)})
         assert ("objective.aggregation" in noop.reasons) == is_inert
 
