@@ -37,7 +37,7 @@ def settings(study: dict[str, Any]) -> list[dict[str, Any]]:
     return [trial["params"] for trial in study["trials"]]
 
 
-def left_by_a_dead_worker(path: Path) -> tuple[SearchStudy, dict[str, Any]]:
+def left_by_a_dead_worker(path: Path) -> tuple[SearchStudy, dict[str, object]]:
     """Leave a trial that was drawn and never trained."""
     study = SearchStudy(make_search_plan(str(path)), path.parent / "runs" / "found", None)
     (study.folder / "workers" / "dead").mkdir(parents=True)
