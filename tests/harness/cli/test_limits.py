@@ -108,7 +108,6 @@ WORDS: list[tuple[object, ...]] = [
     ("plan", "std_norm", "--seeds", "1000000000"),
     ("run", "std_norm", "--until", "verdict", "--most-seeds", "1000000000"),
     ("show", "x" * 5000),
-    ("coldstart", "recipe.yaml", "--out", "made"),
 ]
 
 
@@ -116,7 +115,9 @@ def test_absurd_words_and_an_absurd_recipe(bench: Bench, tmp_path: Path) -> None
     recipe = "source: builtin:tiny\ncold_start: {type: sft, data: 'demonstrations:arithmetic', "
     (tmp_path / "recipe.yaml").write_text(recipe + "learning_rate: 1e38, steps: 100000000000}\n")
     refused(bench, "plan", "x" * 5000)
-    frozen("cli/limits_of_words", "".join(refused(bench, *words) for words in WORDS))
+    recipe_told = bench("coldstart", "recipe.yaml", "--out", "made")  # not timed: it imports much
+    assert (recipe_told.code, recipe_told.out) == (2, "")
+    frozen("cli/limits_of_words", "".join([*(refused(bench, *words) for words in WORDS), recipe_told.err]))
     assert not (tmp_path / "made").exists()
 
 
