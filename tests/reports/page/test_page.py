@@ -9,8 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from reports.drawing.style import SEED_ALPHA
-from reports.figures import FIGURES, in_reading_order
+from reports.measure import analyse
 from reports.page import templating, write_report
+from reports.page.document import report_document
 from reports.page.templating import TEMPLATES
 from reports.report import SECTIONS
 from reports.samples import write_sweep_samples
@@ -20,25 +21,29 @@ from tests.reports.synthetic import STEPS, Changes, write_sweep
 SCRIPT = "<script>alert(1)</script>"
 PAGE_SCRIPT = "<script>\n" + (TEMPLATES / "page.js").read_text(encoding="utf-8")[:200]
 ARMS = {"base": 0.0, "up": 3.0, "<script>alert(2)<": 0.0}
-OF_A_FACTORIAL = ("interactions", "cell_means")
-OF_SAMPLES = ("variance",)
-"""Every seed has the same samples here, so that there is no variance to split."""
-SHOWN = [kind.name for kind in in_reading_order(FIGURES) if kind.name not in (*OF_A_FACTORIAL, *OF_SAMPLES)]
+SHOWN = ["forest", "learning", "length", "overoptimisation"]
+"""All figures are drawn alike; drawing each takes seconds."""
 CONTRAST_KEYS = {
     *("arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip"),
     *("verdict", "n_pairs", "correlation", "detectable_pp"),
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_figures():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reports.figures.in_reading_order", lambda kind: [kind.find(name) for name in SHOWN])
+        yield
+
+
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sweep")
+def sweep(tmp_path_factory, few_figures):
     changes: Changes = {
         ("up", 0): {"flags": ["nan"]},
         ("up", 1): {"state": "failed", "reason": f"{SCRIPT} | broke"},
     }
-    sweep = write_sweep(
-        folder / "records",
+    return write_sweep(
+        tmp_path_factory.mktemp("sweep") / "records",
         ARMS,
         seeds=4,
         changes=changes,
@@ -46,9 +51,14 @@ def page(tmp_path_factory):
         other_tasks=["gsm8k", "aime24", "think4:arithmetic", "think8:arithmetic"],
         question=SCRIPT,
     )
-    write_report(sweep, folder / "report")
-    write_sweep_samples(sweep, folder / "report")
-    return folder / "report"
+
+
+@pytest.fixture(scope="module")
+def page(sweep):
+    folder = sweep.path.with_name("report")
+    write_report(sweep, folder)
+    write_sweep_samples(sweep, folder)
+    return folder
 
 
 def test_the_files(page):
@@ -56,6 +66,16 @@ def test_the_files(page):
     assert {"index.html", "report.md", "report.json", "data/final_scores.csv"} <= names
     for figure in SHOWN:
         assert {f"figures/{figure}.svg", f"figures/{figure}.png", f"data/{figure}.csv"} <= names
+
+
+def test_the_answer_leads_in_all_files(page):
+    (row,) = json.loads((page / "report.json").read_text())["headline"]
+    assert f"**{row['sentence'].replace('<', '&lt;').replace('>', '&gt;')}**" in (page / "report.md").read_text()
+    html = (page / "index.html").read_text()
+    ids = ("results", "forest", "checks", "setup")
+    places = [html.index(f'id="{one}"') for one in ids]
+    assert places == sorted(places) and places[2] < html.index('class="verdicts"') < places[3]
+    assert re.search(r'<a href="#checks">⚠ [^<]*Graders', html)
 
 
 def test_json_has_the_keys_of_the_contract_and_no_nan(page):
@@ -68,16 +88,14 @@ def test_json_has_the_keys_of_the_contract_and_no_nan(page):
     assert all((cell["score_pp"] is None) == (cell["state"] == "failed") for cell in report["cells"])
 
 
-@pytest.mark.slow
 def test_calibration_before_and_after_is_in_the_report(page, tmp_path):
     arms = json.loads((page / "report.json").read_text())["arms"]
     assert [(arm["before_ece"], arm["ece"]) for arm in arms] == [(0.2, pytest.approx(0.1))] * 3
-    assert "| ECE before | ECE after |" in (page / "report.md").read_text()
     assert "| 0.200 | 0.100 |" in (page / "report.md").read_text()
-    older = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1, base_scores=[])
+    older = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[])
     scores = older.cells[0].path / "scores.jsonl"
     scores.write_text(scores.read_text().replace('"ece"', '"no_ece"'))
-    (arm,) = write_report(older, tmp_path / "report").arms
+    (arm,) = report_document(analyse(older)).arms
     assert (arm.before_ece, arm.ece) == (None, None)
 
 
@@ -86,8 +104,7 @@ def test_flips_are_in_the_report_and_on_the_page(page):
     assert [(flip["arm"], flip["problem_id"], flip["difference_pp"]) for flip in flips] == [("up", "p1", 50.0)]
     html = (page / "index.html").read_text()
     link = '<a href="samples.html#arm=up&amp;step=final&amp;task=arithmetic&amp;problem=p1">problem p1</a>'
-    assert f"up, {link}: 0% right with base, 50% with up (n = 3)" in html
-    assert "| p1 | 50.0 |" in (page / "report.md").read_text()
+    assert re.search(rf"up, {re.escape(link)}: 0% .* base, 50% .* up ", html)
 
 
 def test_big_tables_are_parquet(page):
@@ -103,12 +120,7 @@ def test_every_figure_and_section_is_in_the_contents(page):
     html = (page / "index.html").read_text()
     contents = html[html.index("<ol>") : html.index("</ol>")]
     targets = re.findall(r'href="#([^"]+)"', contents)
-    assert set(targets) >= {*SHOWN} | {
-        "verdict",
-        "results",
-        "flips",
-        "troubled",
-    }
+    assert set(targets) >= {*SHOWN, "verdict", "results", "flips", "troubled"}
     headings = re.findall(r'<(?:h2|h3|figure) id="([^"]+)"', html)
     assert [one for one in headings if not one.startswith("group-")] == targets
 
@@ -150,36 +162,28 @@ def test_ids_of_the_page_are_unique(page):
     assert len(ids) == len(set(ids))
 
 
-def test_every_markdown_table_is_rectangular(page):
-    for block in re.findall(r"(?:^\|.*\n)+", (page / "report.md").read_text(), flags=re.MULTILINE):
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
-
-
 def test_failed_and_flagged_cells_are_listed(page):
     html = re.sub("</?abbr[^>]*>", "", (page / "index.html").read_text())
-    assert "11 of 12 done, 1 failed, 1 flagged" in html
-    assert "Without the flagged seeds (0)" in html
-    assert "Seed 1 has no pair: up failed" in html
+    assert re.search(r"11 of 12 .*1 failed, 1 flagged", html)
+    assert "flagged seeds (0)" in html and re.search("Seed 1 .*up failed", html)
 
 
-def test_the_same_records_give_the_same_bytes(tmp_path):
-    sweep = write_sweep(tmp_path / "records", {"base": 0.0, "up": 3.0}, seeds=2)
-    write_report(sweep, tmp_path / "a")
-    write_report(sweep, tmp_path / "b")
-    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
-    assert len(files) > 20
+def test_the_same_records_give_the_same_bytes(sweep, page, tmp_path):
+    """Of every figure, see the test of two processes."""
+    write_report(sweep, tmp_path)
+    files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+    assert len(files) > 4 * 3
     for file in files:
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+        assert (tmp_path / file).read_bytes() == (page / file).read_bytes(), file
 
 
-@pytest.mark.slow
 def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path):
     sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)
     write_report(sweep, tmp_path / "report")
-    assert (tmp_path / "report/figures/entropy.png").exists()
+    assert (tmp_path / "report/figures/length.png").exists()
     write_steps(sweep.cells[0], [])
     write_report(sweep, tmp_path / "report")
-    assert not (tmp_path / "report/figures/entropy.png").exists()
+    assert not (tmp_path / "report/figures/length.png").exists()
 
 
 def test_import_is_light():
@@ -189,8 +193,7 @@ def test_import_is_light():
     assert output.strip() == "[]"
 
 
-@pytest.mark.slow
-def test_control_characters_of_a_model_are_replaced(tmp_path):
+def test_control_characters_of_a_model_are_replaced(plain_report, tmp_path):
     mark = "\N{REPLACEMENT CHARACTER}"
     codes = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
     controls = "".join(chr(code) for code in codes if chr(code) not in "\t\n\r")
@@ -234,8 +237,9 @@ def test_every_way_into_a_template_replaces_them(tmp_path, monkeypatch, template
     assert templating.render_html("one.j2", {"text": "<a>\x1b\t\n"}) == expected
 
 
-def test_intervals_have_their_level_in_the_head_of_the_column(page):
+def test_markdown_tables_are_rectangular_and_intervals_have_their_level_in_the_head_of_the_column(page):
     for block in re.findall(r"(?:^\|.*\n)+", (page / "report.md").read_text(), flags=re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
         head, _, *rows = ([cell.strip() for cell in line.split(" | ")] for line in block.splitlines())
         for row in rows:
             for column, cell in zip(head, row, strict=False):
