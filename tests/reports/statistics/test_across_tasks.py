@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -63,6 +63,7 @@ def test_probability_of_improvement_by_hand():
     assert estimate.value == pytest.approx((3.5 / 4 + 0) / 2)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 500))
 def test_probability_of_improvement_is_the_mann_whitney_statistic_and_mirrors(seed):
     rng = np.random.default_rng(seed)
@@ -102,12 +103,3 @@ def test_the_interval_of_an_interquartile_mean_holds_its_level(n):
     rng = np.random.default_rng(n)
     found = [interquartile_mean_over_tasks(runs(rng, n)) for _ in range(1500)]
     assert np.mean([one.low <= 0 <= one.high for one in found]) == pytest.approx(0.945, abs=0.02)
-
-
-def test_bad_tables_of_tasks_are_refused():
-    with pytest.raises(ValueError, match=r"\[n_runs, n_tasks\]"):
-        interquartile_mean_over_tasks([1.0, 2.0])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="same runs and tasks"):
-        probability_of_improvement([[1.0, 2.0]], [[1.0]])
-    with pytest.raises(ValueError, match="alpha"):
-        interquartile_mean_over_tasks([[1.0, 2.0], [1.0, 2.0]], alpha=2)

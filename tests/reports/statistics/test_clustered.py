@@ -31,11 +31,6 @@ def test_a_single_cluster_has_no_error() -> None:
     assert math.isnan(clustered_error([1.0, 0.0], ["a", "a"]))
 
 
-def test_every_score_needs_a_cluster() -> None:
-    with pytest.raises(ValueError, match="2 scores and 1 clusters"):
-        cluster_values([1.0, 0.0], ["a"])
-
-
 @settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=3, max_size=12),

@@ -82,8 +82,3 @@ def test_shared_data_give_a_look_more_than_its_share_and_less_than_all(seeds: li
     alphas = look_alphas(tuple(seeds), tuple(alpha * share for share in shares))
     for level, share in zip(alphas, shares, strict=True):
         assert alpha * share <= level * (1 + 1e-12) < alpha
-
-
-def test_looks_that_do_not_grow_are_refused() -> None:
-    with pytest.raises(ValueError, match="growing"):
-        look_alphas((12, 12), (0.02, 0.02))
