@@ -89,4 +89,4 @@ def test_the_page_has_a_table_only_beyond_chance(tmp_path):
     three = analyse(write_sweep(tmp_path / "three", {"base": 0.0, "odd": 1.0}, seeds=3))
     report = Report(problem_ranges=ranges_rows(three))
     assert problem_table(three, report) is None
-    assert "the widest ranges between them, 50.0 pp, are what exchanging arms" in chance_sentence(report)
+    assert "50.0 pp" in chance_sentence(report)

@@ -99,22 +99,12 @@ def test_the_table_has_a_row_for_each_arm_with_a_proxy(tmp_path):
     analysis = analyse(sweep)
     report = report_document(analysis)
     assert report.arms[0].proxy_and_truth is None
-    (table,) = (
-        table for table in report_tables(analysis, report)["Learning"] if table.title.startswith("Proxy and truth")
-    )
+    (table,) = (table for table in report_tables(analysis, report)["Learning"] if table.title.startswith("Proxy and"))
     ((name, *cells),) = table.rows
     assert name == "proxy"
     assert len(table.columns) == 1 + len(cells)
     assert cells[-1] == "2 of 2"
     assert float(cells[-3]) < 0 < float(cells[-2])
-
-
-def test_without_a_proxy_there_is_no_table(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
-    write_steps(sweep.cells[0], [])
-    analysis = analyse(sweep)
-    titles = [table.title for table in report_tables(analysis, report_document(analysis))["Learning"]]
-    assert not any(title.startswith("Proxy and truth") for title in titles)
 
 
 def test_a_judge_is_shown_at_the_start_and_at_the_end(tmp_path):
@@ -177,6 +167,6 @@ def test_what_a_judge_said_as_a_grader_is_summed_up_beside_its_cost(tmp_path):
         }
     )
     tables = report_tables(analysis, report)["Learning"]
-    (table,) = (table for table in tables if table.title == "Judges as graders, in training")
+    (table,) = (table for table in tables if table.title.startswith("Judges"))
     assert [row[0] for row in table.rows] == ["judged"]
     assert len(table.rows[0]) == len(table.columns)
