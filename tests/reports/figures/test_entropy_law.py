@@ -113,11 +113,6 @@ def test_titles_and_captions_say_what_is_drawn_and_what_is_not(sweep):
     frozen("reports/entropy_law", "\n".join(lines))
 
 
-def test_a_refused_law_leaves_the_points(sweep):
-    narrow(sweep)
-    assert [line.get_marker() for line in drawn(sweep).figure.axes[1].lines] == ["s", "s"]
-
-
 def test_the_legend_has_only_what_is_drawn(sweep):
     def labels(drawing: Drawing) -> list[str]:
         return [text.get_text() for text in drawing.figure.legends[0].get_texts()]
@@ -132,16 +127,6 @@ def test_where_no_training_reward_was_recorded_it_is_of_the_score(sweep):
     drawing = drawn(sweep)
     assert "pass@1" in drawing.figure.get_supylabel()
     assert len(drawing.rows) == 2 * 2 * 5  # four evaluations and the score before training
-
-
-def test_without_entropy_there_is_no_figure_and_an_arm_without_it_no_panel(sweep):
-    def without(row):
-        return {key: row[key] for key in row if not key.startswith("entropy/")}
-
-    rewrite_rows(sweep, "steps.jsonl", without, arm="up")
-    assert len([axes for axes in drawn(sweep).figure.axes if axes.get_visible()]) == 1
-    rewrite_rows(sweep, "steps.jsonl", without)
-    assert draw_entropy_law(analyse(sweep)) is None
 
 
 def test_large_entropy_is_drawn_and_entropy_that_is_gone_follows_no_law(sweep):

@@ -111,16 +111,6 @@ def test_captions_name_n_and_the_band(tmp_path):
     frozen("reports/captions", "\n".join(lines))
 
 
-def test_a_figure_without_records_is_left_out(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[])
-    for cell in sweep.cells:
-        write_steps(cell, [])
-        (cell.path / EMBEDDINGS_FILE).unlink()
-    left = ["learning", "pass_at_k", "maj_at_k", "pareto", "difficulty", "distinct_answers", "reliability"]
-    figures = render_figures(analyse(sweep))
-    assert [figure.name for figure in figures] == left
-
-
 def test_what_older_records_lack_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[])
     shutil.rmtree(sweep.cells[0].rollouts)
@@ -228,20 +218,6 @@ def test_a_bar_that_is_cut_ends_in_an_arrow(tmp_path):
     assert "Arrow" in drawing.caption
 
 
-def test_ticks_of_answers_of_nearly_one_length_are_what_they_say(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 0.0}, seeds=3)
-    rewrite_rows(sweep, "scores.jsonl", with_like_lengths)
-    (drawing,) = drawn(sweep, ["pareto"])
-    (axes,) = drawing.figure.axes
-    ticks = axes.get_xticks().tolist()
-    labels = axes.xaxis.get_major_formatter().format_ticks(ticks)
-    assert [float(label) for label in labels] == pytest.approx(ticks)
-
-
-def with_like_lengths(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"metrics": row["metrics"] | {"mean_tokens": 1234 + row["generated_tokens"] % 5 / 10}}
-
-
 def test_the_frontier_is_what_no_other_beats():
     points = [(10.0, 50.0), (20.0, 60.0), (15.0, 40.0), (20.0, 55.0), (30.0, 60.0), (40.0, 70.0)]
     assert frontier(points) == [(10.0, 50.0), (20.0, 60.0), (40.0, 70.0)]
@@ -316,15 +292,6 @@ def test_learning_is_seen_over_tokens_steps_and_seconds_and_on_a_telephone(tmp_p
     assert all("<text" in view.inline and view.over in view.inline for view in figure.views)
 
 
-def test_seconds_are_the_sum_over_steps(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
-    rewrite_rows(sweep, "timing.jsonl", lambda row: row | {"total_s": 2.0} if "total_s" in row else row)
-    (measurement,) = analyse(sweep).measurements["base"]
-    np.testing.assert_allclose(SECONDS.of_steps(measurement), 2.0 * np.arange(1, measurement.steps.length + 1))
-    last = measurement.evaluations[-1]
-    assert SECONDS.of_evaluation(measurement, last) == pytest.approx(2.0 * measurement.steps.length)
-
-
 def test_marks_say_arm_seeds_and_the_ends_of_axes(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0, 'other "<&>"': 1.0}, seeds=3)
     figure = drawn_figure(analyse(sweep), "learning")
@@ -356,3 +323,12 @@ def test_distinct_answers_are_compared_at_equal_samples_only(tmp_path):
     (drawing,) = drawn(sweep, ["distinct_answers"])
     assert "base model" not in [row["arm"] for row in drawing.rows]
     assert "4 samples" in drawing.caption
+
+
+def test_seconds_are_the_sum_over_steps(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
+    rewrite_rows(sweep, "timing.jsonl", lambda row: row | {"total_s": 2.0} if "total_s" in row else row)
+    (measurement,) = analyse(sweep).measurements["base"]
+    np.testing.assert_allclose(SECONDS.of_steps(measurement), 2.0 * np.arange(1, measurement.steps.length + 1))
+    last = measurement.evaluations[-1]
+    assert SECONDS.of_evaluation(measurement, last) == pytest.approx(2.0 * measurement.steps.length)

@@ -37,6 +37,15 @@ def nothing_in_use() -> Iterator[None]:
     plugins.use([], [])
 
 
+@pytest.fixture
+def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside one's own a single shipped figure is drawn: all of them take most of a minute."""
+    few = ("learning", NAME, "broken")
+    monkeypatch.setattr(
+        "reports.figures.in_reading_order", lambda kind: [one for one in in_reading_order(kind) if one.name in few]
+    )
+
+
 def use(folder: Path, text: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "figure.py").write_text(text, encoding="utf-8")
@@ -44,7 +53,9 @@ def use(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_the_example_is_on_the_page_with_its_data_and_leaves_again(tmp_path: Path, processes: int) -> None:
+def test_the_example_is_on_the_page_with_its_data_and_leaves_again(
+    few_figures: None, tmp_path: Path, processes: int
+) -> None:
     (tmp_path / "mine").mkdir()
     shutil.copy(EXAMPLE, tmp_path / "mine")
     sweep = write_sweep(tmp_path / "sweep", {"base": 0.0, "up": 3.0}, seeds=2)
@@ -120,7 +131,7 @@ BROKEN = Figure(name="broken", title="", draw=lambda analysis: analysis.nonsense
 """
 
 
-def test_what_a_figure_of_ones_own_raises_is_told_as_ones_own_mistake(tmp_path: Path) -> None:
+def test_what_a_figure_of_ones_own_raises_is_told_as_ones_own_mistake(few_figures: None, tmp_path: Path) -> None:
     use(tmp_path / "mine", BROKEN)
     sweep = write_sweep(tmp_path / "sweep", {"base": 0.0}, seeds=1)
     with refuses(RefusedError, "reports.drawing_refused", path="figure.py", noun="figure", name="broken"):

@@ -55,12 +55,3 @@ def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path, monkeyp
     write_report(sweep, tmp_path / "report")
     assert (tmp_path / "report/data/entropy.csv").exists() and not (tmp_path / "report/figures/entropy.svg").exists()
     assert '<figure id="entropy">' in (tmp_path / "report/index.html").read_text()
-
-
-def test_many_arms_stand_together_above_their_panels(tmp_path):
-    sweep = write_sweep(tmp_path, {f"arm{i}": 0.0 for i in range(6)}, seeds=1)
-    drawing = draw_entropy(analyse(sweep))
-    assert drawing is not None
-    *panels, overview = drawing.figure.axes
-    assert len(overview.lines) == 6 and len(panels) == 6
-    assert overview.get_position().y0 > max(panel.get_position().y1 for panel in panels)

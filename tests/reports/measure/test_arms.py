@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,7 @@ from reports.formats import duration, megabytes
 from reports.measure import analyse
 from reports.measure.arms import hidden_knob_warnings, summarise_cost
 from reports.measure.measurements import Measurement, TaskMetric
-from reports.page import write_report
-from reports.page.document import report_document
-from reports.page.record_tables import COST_NOTE
-from reports.page.tables import report_tables
 from reports.report import ArmRow
-from tests.reports.rewriting import changed
 from tests.reports.synthetic import write_sweep
 
 pytestmark = pytest.mark.slow
@@ -36,17 +30,6 @@ def test_score_and_t_interval_over_seeds(arms):
     assert (base.mean_pp, base.n) == (pytest.approx(50), 3)
     half_width = 4.302653 * 10 / 3**0.5
     assert (base.low_pp, base.high_pp) == pytest.approx((50 - half_width, 50 + half_width))
-
-
-def test_means_of_the_records(arms):
-    base = arms[0]
-    assert base.truncated_frac == pytest.approx(0.01)
-    assert base.faulty_steps_frac == pytest.approx(0.03)
-    assert base.ece == pytest.approx(0.1)
-    assert base.grad_norm == pytest.approx(1.0)
-    assert base.grad_clipped_frac == pytest.approx(0.2)
-    assert base.overshoot_frac == pytest.approx(0.25, abs=0.01)
-    assert base.total_s == pytest.approx(40 * 0.36)
 
 
 @pytest.mark.parametrize(
@@ -104,31 +87,6 @@ def test_means_over_cells_of_those_that_recorded_it(measured: Measured) -> None:
     assert cost.peak_memory_mb == pytest.approx((900 + 500) / 2)
     assert cost.evaluation_s == 12.0
     assert set(summarise_cost([measured([])]).as_json().values()) == {None}
-
-
-def test_the_table_shows_what_is_there(tmp_path: Path) -> None:
-    analysis = analyse(write_sweep(tmp_path, {"one": 0.0, "other": 1.0}, seeds=2))
-    report = report_document(analysis)
-    (table,) = report_tables(analysis, report)["Cost"]
-    # The synthetic records are older: neither parts of the rollout, nor memory.
-    assert len(table.columns) == 8
-    assert table.rows[0] == ["one", "360 ms", "200 ms", "10 ms", "50 ms", "100 ms", "0 ms", "14.4 s"]
-    one, other = report.arms
-    cost = changed(other.cost, padding_frac=0.25, peak_memory_mb=2345.6, prefill_s=1.25, occupancy_frac=0.5)
-    (table,) = report_tables(analysis, changed(report, arms=[one, changed(other, cost=cost)]))["Cost"]
-    assert table.columns[3] == "rollout: prefill"
-    shown = dict(zip(table.columns, table.rows[1], strict=True))
-    assert (shown["padding"], shown["peak memory"], shown["occupancy"]) == ("25%", "2.35 GB", "50%")
-    assert dict(zip(table.columns, table.rows[0], strict=True))["padding"] == "–"
-
-
-def test_the_pages_say_how_to_read_it(tmp_path: Path) -> None:
-    write_report(write_sweep(tmp_path / "sweep", {"one": 0.0, "other": 1.0}, seeds=2), tmp_path / "report")
-    markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    assert f"## Cost\n\n{COST_NOTE}\n\n| arm | step |" in markdown
-    page = re.sub("</?abbr[^>]*>", "", (tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
-    assert f'<p class="detail">{COST_NOTE}</p>' in page
-    assert markdown.count(COST_NOTE) == 1, "not on other tables"
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,6 @@ def test_the_crossover_is_where_the_gain_goes_below_0(mean, crossover):
     assert crossing(curve([1, 2, 4, 8], mean)).k == pytest.approx(crossover)
 
 
-def test_all_k_of_a_flat_stretch_lie_in_the_interval():
-    found = crossing(curve([1, 2, 4, 8], [3, 0, 0, -1], half_width=0.0))
-    assert (found.low, found.k, found.high) == pytest.approx((2, 4, 4))
-
-
 @pytest.mark.parametrize("half_width", [2.0, np.nan])
 def test_an_interval_is_open_where_the_band_holds_0_to_the_end_or_there_is_none(half_width):
     found = crossing(curve([1, 2, 4], [1, 0.5, -0.5], half_width))
@@ -107,10 +102,6 @@ def test_gains_are_of_the_trained_over_the_base_model(tmp_path):
     np.testing.assert_array_equal(found.grid, [1, 2, 4, 8])
     assert found.mean[0] == pytest.approx(15)  # from 35 %
     assert found.mean[3] == pytest.approx(100 * (0.5 + 0.18 - (1 - 0.65 ** (8**0.6))))
-
-
-def test_without_a_base_evaluation_there_is_nothing(tmp_path):
-    assert gain_curves(analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[]))) == []
 
 
 def with_rates(
@@ -233,3 +224,8 @@ def test_the_page_says_what_arms_do_and_where_nothing_could_be_lost(tmp_path):
 def test_problems_by_right_samples(tmp_path):
     (measured,) = with_rates(tmp_path, {"base": np.array([0.0, 0.0, 1.0])}, seeds=1).measurements["base"]
     assert problems_by_right(measured) == [2, *[0] * 15, 1]
+
+
+def test_all_k_of_a_flat_stretch_lie_in_the_interval():
+    found = crossing(curve([1, 2, 4, 8], [3, 0, 0, -1], half_width=0.0))
+    assert (found.low, found.k, found.high) == pytest.approx((2, 4, 4))

@@ -39,19 +39,6 @@ def test_seeds_with_different_x_are_interpolated_onto_the_range_they_share():
     assert (curve.low[1], curve.high[1]) == pytest.approx(t_interval([1.25, 1.75, 1.0]))
 
 
-def test_seeds_with_the_same_x_keep_it():
-    lines = [to_line(seed, [(1, seed), (2, seed), (8, seed + 1.0)]) for seed in range(3)]
-    curve = mean_curve("arm", lines, alpha=0.05)
-    np.testing.assert_array_equal(curve.grid, [1, 2, 8])
-    np.testing.assert_allclose(curve.mean, [1, 1, 2])
-
-
-def test_seeds_that_share_no_range_have_no_mean():
-    curve = mean_curve("arm", [to_line(0, [(1, 0.5), (2, 0.6)]), to_line(1, [(3, 0.5), (4, 0.6)])], alpha=0.05)
-    assert curve.grid.size == curve.mean.size == 0
-    assert curve.n == 2
-
-
 def test_a_line_drops_missing_values_and_keeps_the_last_at_one_x():
     line = to_line(0, [(10, 0.5), (20, None), (30, math.nan), (40, 0.6), (40, 0.7)])
     np.testing.assert_array_equal(line.x, [10, 40])

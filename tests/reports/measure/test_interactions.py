@@ -119,12 +119,6 @@ def test_an_effect_that_turns_round_leads_with_its_size_at_each_value(tmp_path):
     assert f": {size}, -4.4 pp [" in row.sentence
 
 
-def test_effects_without_any_spread_are_inconclusive_as_contrasts_are(tmp_path):
-    document = report(tmp_path, changes=changes(3, noise=(0.0, 0.0, 0.0)))
-    assert [row.verdict for row in document.interactions] == ["inconclusive"] * 3
-    assert [row.low_pp for row in document.interactions] == [None] * 3
-
-
 def test_a_knob_that_changes_no_weight_is_identical_and_interacts_with_nothing(tmp_path):
     same = {
         (arm, seed): {"score": 0.5 + 0.01 * seed + (0.02 if arm in ("kl", "both") else 0), "digest": f"{beta}{seed}"}
@@ -180,14 +174,6 @@ def test_the_arms_of_an_incomplete_grid_are_the_question_and_the_strip_says_why(
     assert document.interactions == [] and len(statements(document)) == 2
     (check,) = [one for one in validity_checks(analysis, document) if one.label == "Factorial"]
     assert check.value.startswith("1 arm") and not check.ok
-
-
-def test_the_table_names_effects_by_the_last_part_of_their_knobs(tmp_path):
-    found = rows(tmp_path)
-    table = effect_table(found)
-    assert table is not None
-    assert [row[0] for row in table.rows] == [row.name for row in found]
-    assert table.rows[2][1].startswith("+8.0 [") and any("98.3%" in column for column in table.columns)
 
 
 def test_a_knob_with_one_value_is_no_factor(tmp_path):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import weakref
 
 import numpy as np
@@ -185,12 +184,6 @@ def test_lines_that_are_not_an_object_each_are_damage(tmp_path, text, line):
     assert f"line {line}:" in str(refused.value)
 
 
-def test_blank_lines_and_those_of_another_system_are_no_damage(tmp_path):
-    path = tmp_path / "steps.jsonl"
-    path.write_bytes(b'{"step": 1}\r\n\r\n{"step": 2}\r\n')
-    assert read_columns(path)["step"].to_pylist() == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("metric", "quantum_pp"), [("pass@1", 0.125), ("pass@8", 1.0), ("maj@2", 0.25), ("within_20", 0.125)]
 )
@@ -198,21 +191,6 @@ def test_the_quantum_is_what_one_sample_changes_whatever_a_plug_ins_metric_is_ca
     """Of 100 problems with 8 samples each."""
     cell = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1).cells[0]
     assert Measurement(cell, TaskMetric("arithmetic", metric)).quantum_pp == quantum_pp
-
-
-def test_of_a_cell_samples_take_a_few_bytes_each(tmp_path):
-    """A sweep has a thousand cells with thousands of samples each: texts that repeat are not held again and again."""
-    sweep = write_sweep(tmp_path, ARMS, seeds=1)
-    [[measured], _] = read_measurements(sweep).values()
-    assert measured.final_samples is not None
-    few, problems = measured.final_samples.n_samples, measured.problem_scores_pp.keys()
-    takes_bytes = len(pickle.dumps(measured.final_samples))
-    table = pa.parquet.read_table(measured.cell.evals)
-    pa.parquet.write_table(pa.concat_tables([table] * 50), measured.cell.evals)
-    [[again], _] = read_measurements(sweep).values()
-    assert again.final_samples is not None and again.final_samples.n_samples == 50 * few
-    assert len(pickle.dumps(again.final_samples)) < takes_bytes + 50 * few
-    assert again.problem_scores_pp.keys() == problems
 
 
 def test_comparing_again_costs_nothing(tmp_path, monkeypatch):
@@ -236,3 +214,9 @@ def test_samples_of_one_cell_are_held_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(CellRecord, "read_evals", watched)
     report_document(analyse(sweep))
     assert held == [1] * len(sweep.cells)  # and no cell's are read again
+
+
+def test_blank_lines_and_those_of_another_system_are_no_damage(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b'{"step": 1}\r\n\r\n{"step": 2}\r\n')
+    assert read_columns(path)["step"].to_pylist() == [1, 2]

@@ -78,12 +78,6 @@ def test_the_end_against_the_peak(tmp_path):
     )
 
 
-def test_truth_that_peaks_at_the_end_has_lost_nothing(tmp_path):
-    end = proxy_and_truth(cells_of(tmp_path, [[(0.0, 0.0, 0.2), (4.0, 1.0, 0.6)]]))
-    assert end is not None
-    assert (end.correct_since_peak_pp, end.proxy_since_peak_sd, end.n_overoptimised) == (0, 0, 0)
-
-
 @pytest.mark.parametrize("points", [[(1.0, None, 0.2)], [(None, 1.0, 0.2)], [(1.0, 1.0, None)], []])
 def test_an_arm_without_all_three_has_no_path(tmp_path, points):
     cells = cells_of(tmp_path, [points])
@@ -170,3 +164,9 @@ def test_what_a_judge_said_as_a_grader_is_summed_up_beside_its_cost(tmp_path):
     (table,) = (table for table in tables if table.title.startswith("Judges"))
     assert [row[0] for row in table.rows] == ["judged"]
     assert len(table.rows[0]) == len(table.columns)
+
+
+def test_truth_that_peaks_at_the_end_has_lost_nothing(tmp_path):
+    end = proxy_and_truth(cells_of(tmp_path, [[(0.0, 0.0, 0.2), (4.0, 1.0, 0.6)]]))
+    assert end is not None
+    assert (end.correct_since_peak_pp, end.proxy_since_peak_sd, end.n_overoptimised) == (0, 0, 0)

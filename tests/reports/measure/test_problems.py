@@ -77,10 +77,6 @@ def test_the_table_has_the_widest_range_first_and_leaves_out_what_did_not_change
     ]
 
 
-def test_arms_that_solve_the_same_have_no_ranges(tmp_path):
-    assert problem_ranges(analyse(write_sweep(tmp_path, {"base": 0.0, "odd": 0.0}, seeds=1, texts=["only"]))) is None
-
-
 def test_final_samples_of_another_task_are_not_mixed_in(tmp_path):
     sweep = write_sweep(tmp_path, ARMS, seeds=1, other_tasks=["gsm8k"])
     (measurement,) = read_measurements(sweep)["base"]
@@ -137,12 +133,6 @@ def test_the_interval_is_that_of_seeds_and_problems(tmp_path):
 def sentence_of(row: Any) -> str:
     (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
     return sentence
-
-
-def test_it_is_given_only_where_the_sweep_asks_for_it(tmp_path):
-    row, _ = contrast(tmp_path, new_problems=False)
-    assert row.new_problems is None
-    assert not any("new problems" in detail for detail in verdict_details(row))
 
 
 def test_pass_at_k_of_a_problem(tmp_path):

@@ -176,12 +176,6 @@ def test_a_spread_that_is_unknown_has_no_parts_and_no_pairing_is_praised(tmp_pat
     assert [budget.refused for budget in variance_budgets(analysis)] == [FINE_SPREAD]
 
 
-def test_the_figure_has_a_bar_for_each_contrast(twelve):
-    drawing = draw_variance(twelve)
-    assert drawing is not None
-    assert [row["arm"] for row in drawing.rows] == ["up"]
-
-
 @pytest.mark.parametrize(
     ("seeds", "fields", "why"),
     [

@@ -257,11 +257,6 @@ def test_the_card_says_what_was_trained_and_how(tmp_path):
     frozen("reports/setup", "\n".join([*(f"{name}: {entry}" for name, entry in setup.entries), setup.citation]))
 
 
-def test_older_records_have_a_shorter_card(tmp_path):
-    setup = setup_of(analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=1)))
-    assert [name for name, _ in setup.entries] == ["Hardware", "Versions", "Profile"]
-
-
 def test_a_word_is_explained_once_and_never_inside_a_tag_or_a_name():
     from markupsafe import Markup
 

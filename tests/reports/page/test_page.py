@@ -9,9 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from reports.drawing.style import SEED_ALPHA
-from reports.measure import analyse
 from reports.page import templating, write_report
-from reports.page.document import report_document
 from reports.report import SECTIONS
 from reports.samples import write_sweep_samples
 from tests.reports.page.invariants import SCRIPT, check_page, check_same_files
@@ -85,17 +83,6 @@ def test_json_has_the_keys_of_the_contract_and_no_nan(page):
     assert [contrast["arm"] for contrast in report["contrasts"]] == list(ARMS)[1:]
     assert len(report["cells"]) == 12
     assert all((cell["score_pp"] is None) == (cell["state"] == "failed") for cell in report["cells"])
-
-
-def test_calibration_before_and_after_is_in_the_report(page, tmp_path):
-    arms = json.loads((page / "report.json").read_text())["arms"]
-    assert [(arm["before_ece"], arm["ece"]) for arm in arms] == [(0.2, pytest.approx(0.1))] * 3
-    assert "| 0.200 | 0.100 |" in (page / "report.md").read_text()
-    older = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[])
-    scores = older.cells[0].path / "scores.jsonl"
-    scores.write_text(scores.read_text().replace('"ece"', '"no_ece"'))
-    (arm,) = report_document(analyse(older)).arms
-    assert (arm.before_ece, arm.ece) == (None, None)
 
 
 def test_flips_are_in_the_report_and_on_the_page(page):

@@ -121,13 +121,6 @@ def test_the_second_objective_has_figures_of_its_own(tmp_path):
     assert len(titles) == len(figures) and sum(title.endswith("tokens") for title in titles) == 3
 
 
-def test_tokens_are_to_fall(tmp_path):
-    study = write_study(tmp_path, study_document(40, objectives=2))
-    (line,) = [line for line in drawings(study)["history_2"].figure.axes[0].lines if line.get_label() == "best so far"]
-    _, levels = points(line)
-    assert levels == sorted(levels, reverse=True)
-
-
 @pytest.mark.parametrize(("direction", "style"), [("minimize", "steps-post"), ("maximize", "steps-pre")])
 def test_the_front_runs_along_what_was_reached(tmp_path, direction, style):
     document = study_document(40, objectives=2)
@@ -139,13 +132,6 @@ def test_the_front_runs_along_what_was_reached(tmp_path, direction, style):
     numbers = [text.get_text() for text in drawing.figure.axes[0].texts]
     assert "7" in numbers and len(numbers) == len(set(numbers)) <= 6
     assert {row["trial"] for row in drawing.rows if row["on_front"]} == {4, 6, 7, 20, 25, 34}
-
-
-def test_a_panel_says_when_a_knob_was_not_drawn(tmp_path):
-    drawn = drawings(write_study(tmp_path, study_document(40)))
-    titles = [axes.get_title(loc="left") for axes in drawn["slices"].figure.axes]
-    assert any(title.startswith("clip_high (n = ") for title in titles) and "learning_rate" in titles
-    assert "not\ndrawn" in [text.get_text() for text in drawn["parallel_coordinates"].figure.axes[0].texts]
 
 
 def test_only_complete_trials_are_compared(tmp_path):
@@ -177,14 +163,6 @@ def test_the_legend_says_where_the_best_is_the_default(tmp_path, default, labels
     assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == labels
 
 
-def test_equal_values_and_a_default_outside_of_the_ranges(tmp_path):
-    document = study_document(3)
-    document["trials"] = [t | {"values": [0.5]} for t in document["trials"]]
-    document["trials"][0]["params"] = {"train.learning_rate": 0.5, "objective.aggregation": None}
-    study = write_study(tmp_path, document)
-    assert set(drawings(study)) == {"history", "parallel_coordinates", "slices", "intermediate"}
-
-
 def knob(
     kind: Any, low: float | None = None, high: float | None = None, choices: list[Any] | None = None
 ) -> RangeRecord:
@@ -205,9 +183,3 @@ def knob(
 )
 def test_where_a_value_lies(axis, value, place):
     assert axis.position(value) == pytest.approx(place)
-
-
-def test_ticks_are_values_of_the_knob():
-    assert KnobAxis.of(knob("int", 1, 2), []).ticks(3) == [(0.0, "1"), (1.0, "2")]
-    assert [text for _, text in KnobAxis.of(knob("log", 1e-4, 3e-3), []).ticks(3)] == ["0.0001", "0.00055", "0.003"]
-    assert [text for _, text in KnobAxis.of(knob("categorical", choices=["x", None]), []).ticks(3)] == ["x", "null"]

@@ -53,15 +53,6 @@ def markdown(page: Path) -> str:
     return (page / "report.md").read_text()
 
 
-def test_the_files(page):
-    names = {str(path.relative_to(page)) for path in page.rglob("*") if path.suffix != ".js" and path.is_file()}
-    figures = {"history", "importance", "parallel_coordinates", "slices", "intermediate"}
-    assert names == {
-        *("index.html", "report.md", "report.json", "data/trials.csv", "samples.html", "first_samples.html"),
-        *(place for name in figures for place in (f"figures/{name}.svg", f"figures/{name}.png", f"data/{name}.csv")),
-    }
-
-
 def test_json_holds_every_number(page):
     report = json.loads((page / "report.json").read_text(), parse_constant=pytest.fail)
     assert (report["best"]["number"], report["default"]["number"], len(report["trials"])) == (7, 0, 20)

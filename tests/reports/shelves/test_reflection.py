@@ -207,14 +207,6 @@ def test_the_data_of_a_figure_has_both_sides(tmp_path: Any) -> None:
     assert RATIO.heading == "importance ratio"
 
 
-def test_a_figure_leaves_out_an_arm_that_never_wrote_a_word(tmp_path: Any) -> None:
-    sweep = one_cell(tmp_path, arms=2)
-    write_rows(sweep.cells[1].path, [recorded(step, "1 + 1", True) for step in (1, 2)])
-    drawing = FIGURES.find("reflection_policy").draw(analyse(sweep))
-    assert drawing is not None
-    assert {row["arm"] for row in drawing.rows} == {"arm0"}
-
-
 def without_token_records(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if not name.startswith("token/")} for row in rows]
 
@@ -226,13 +218,6 @@ def test_of_arms_without_token_records_only_the_text_is_told(tmp_path: Any) -> N
     assert (row.logp_nats, row.ratio, row.bounded_frac, row.other_logp_nats) == (None, None, None, None)
     assert FIGURES.find("reflection_words").draw(analysis) is not None
     assert FIGURES.find("reflection_policy").draw(analysis) is None
-
-
-def test_where_no_word_occurs_there_are_no_figures_and_no_rows(tmp_path: Any) -> None:
-    analysis = analyse(one_cell(tmp_path, [recorded(1, "1+1=2", True), recorded(1, "Waiting", False)]))
-    assert [FIGURES.find(f"reflection_{of}").draw(analysis) for of in ("words", "policy", "update")] == [None] * 3
-    table = reflection_table(read_reflection(analysis))
-    assert (table.columns, table.rows) == ([], [])
 
 
 def test_the_notes_under_the_table(tmp_path: Any) -> None:

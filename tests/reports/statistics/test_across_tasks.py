@@ -83,13 +83,6 @@ def test_few_runs_have_numbers_and_no_interval():
     assert math.isnan(probability_of_improvement(scores[:5], scores[:5] - 9).low)
 
 
-def test_six_runs_that_always_win_exclude_one_half_and_not_certainty():
-    scores = runs(np.random.default_rng(0), 6)
-    found = probability_of_improvement(scores + 99, scores)
-    assert found.value == 1
-    assert 0.5 < found.low < 0.9 and 0.99 < found.high < 1
-
-
 @pytest.mark.parametrize("together", [0.0, 0.9])
 def test_under_the_null_one_half_is_excluded_in_at_most_5_percent(together):
     rng = np.random.default_rng(5)
@@ -103,3 +96,10 @@ def test_the_interval_of_an_interquartile_mean_holds_its_level(n):
     rng = np.random.default_rng(n)
     found = [interquartile_mean_over_tasks(runs(rng, n)) for _ in range(1500)]
     assert np.mean([one.low <= 0 <= one.high for one in found]) == pytest.approx(0.945, abs=0.02)
+
+
+def test_six_runs_that_always_win_exclude_one_half_and_not_certainty():
+    scores = runs(np.random.default_rng(0), 6)
+    found = probability_of_improvement(scores + 99, scores)
+    assert found.value == 1
+    assert 0.5 < found.low < 0.9 and 0.99 < found.high < 1

@@ -128,12 +128,6 @@ def test_ceilings_are_compared_with_the_baseline_s_by_seed(sweep):
     assert pooled_row(sweep)["ceiling_difference"] is None
 
 
-def test_what_cannot_be_fitted_is_refused(sweep):
-    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5 + 0.0001 * row["step"]}, arm="up")
-    row = pooled_row(sweep, "up")
-    assert row["refused"] and row["a"] is None and row["ceiling_low"] is None and row["forecast"] is None
-
-
 def test_few_evaluations_are_refused_and_have_no_forecast(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2)
     target = f"pass@1 of {TASK}"
@@ -157,12 +151,6 @@ def test_a_reward_that_rises_with_entropy_has_no_ceiling(sweep):
     rising(sweep)
     row = pooled_row(sweep)
     assert row["a"] < 0 and row["ceiling"] is None and row["ceiling_low"] is None
-
-
-def test_an_a_that_may_be_0_beats_no_rival(sweep):
-    no_law(sweep)
-    row = pooled_row(sweep)
-    assert row["a_low"] < 0 < row["a_high"] and not row["forecast"]["beats"]
 
 
 def narrow(sweep: SweepRecord) -> None:
@@ -254,11 +242,6 @@ def test_knobs_that_act_on_entropy(name, overrides, found):
     """Specs as cells resolve them."""
     spec = {"objective": preset(name, **overrides).model_dump()}
     assert entropy_interventions(spec) == found
-
-
-def test_a_preference_objective_and_an_older_spec_have_none():
-    assert entropy_interventions({"objective": preset("dpo").model_dump()}) == []
-    assert entropy_interventions({}) == []
 
 
 def test_interventions_and_temperature_are_in_the_report(sweep):
