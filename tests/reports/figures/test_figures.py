@@ -127,19 +127,6 @@ def without_newer_metrics(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != "reliability"} | {"metrics": older}
 
 
-def test_where_an_arm_generates_nothing_all_curves_run_over_steps(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 1.0}, seeds=1)
-    names = ("learning", "reward", "preference", "entropy", "length")
-    for kind in drawn(sweep, names):
-        assert x_label(kind) == "generated tokens"
-        assert "generated_tokens" in kind.rows[0]
-    for file in ("steps.jsonl", "scores.jsonl"):
-        rewrite_rows(sweep, file, lambda row: row | {"generated_tokens": 0}, arm="offline")
-    for kind in drawn(sweep, names):
-        assert x_label(kind) == "training step"
-        assert {row["arm"]: row["step"] for row in kind.rows} == {"base": STEPS, "offline": STEPS}
-
-
 def test_reliability_pools_the_samples_of_all_seeds(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2)
     empty = {"low": 0.0, "high": 0.5, "count": 0, "confidence": None, "correct_frac": None}
@@ -203,10 +190,6 @@ def drawn(sweep: SweepRecord, names: Collection[str]) -> list[Drawing]:
     return drawings
 
 
-def x_label(drawing: Drawing) -> str:
-    return drawing.figure.axes[-1].get_xlabel()
-
-
 def test_a_bar_that_is_cut_ends_in_an_arrow(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0, "wild": 0.0}, seeds=3, changes={("wild", 0): {"score": 0.1}})
     (drawing,) = drawn(sweep, ["forest"])
@@ -246,21 +229,15 @@ def test_the_paired_difference_ends_at_the_differences_of_the_verdict(tmp_path):
     assert first == [0, 0, 0]
 
 
-def test_the_forest_has_every_task_and_says_which_is_tested(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, other_tasks=OTHER_TASKS[:2])
-    (drawing,) = drawn(sweep, ["forest"])
-    headings = [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
-    assert [heading.partition(" (not")[0] for heading in headings] == ["arithmetic", "gsm8k", "aime24"]
-    assert ["not" in heading for heading in headings] == [False, True, True]
-    assert {row["task"] for row in drawing.rows} == {"arithmetic", "gsm8k", "aime24"}
-
-
-def test_the_forest_names_an_arm_that_it_cannot_show(tmp_path):
+def test_the_forest_has_every_task_and_names_an_arm_that_it_cannot_show(tmp_path):
     arms = {"base": 0.0, "broken": 0.0, "up": 3.0, "partial": 0.0}
     changes = {("broken", seed): {"state": "failed"} for seed in range(2)}
     sweep = write_sweep(tmp_path, arms, seeds=2, changes=changes, other_tasks=OTHER_TASKS[:1])
     rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"final": row["final"] and row["task"] == TASK}, "partial")
     (drawing,) = drawn(sweep, ["forest"])
+    headings = [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
+    assert [(heading.split()[0], "not" in heading) for heading in headings] == [(TASK, False), ("gsm8k", True)]
+    assert {row["task"] for row in drawing.rows} == {TASK, "gsm8k"}
     assert [axes.get_title(loc="left") for axes in drawing.figure.axes] == ["up", "partial", "up"]
     assert drawing.caption.endswith(": broken; partial on gsm8k.")
 

@@ -9,6 +9,7 @@ from reports.figures.learning import draw_reward
 from reports.figures.policy import draw_entropy, draw_stability
 from reports.measure import analyse
 from reports.page import write_report
+from tests.reports.page.invariants import only_figures
 from tests.reports.rewriting import rewrite_rows, write_spec
 from tests.reports.synthetic import write_sweep
 
@@ -41,7 +42,7 @@ def test_rewards_of_arms_that_sample_at_other_temperatures_say_so(tmp_path, temp
     assert ("temperatures" in drawing.caption) == says
 
 
-def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path, monkeypatch):
+def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=2)
     same = {"clip/high_frac_sign_aware": 0.0, "clip/low_frac_sign_aware": 0.0, "entropy/full": 1.5}
     rewrite_rows(sweep, "steps.jsonl", lambda row: row | same)
@@ -51,7 +52,7 @@ def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path, monkeyp
     assert panels.caption.count(" 0% (") == 2 and not panels.in_words
     assert len(panels.figure.axes) == 2 * 2  # arms, quantities that differ
     assert entropy.in_words and " 1.5 in" in entropy.caption
-    monkeypatch.setattr("reports.figures.in_reading_order", lambda kind: [kind.find("entropy")])
-    write_report(sweep, tmp_path / "report")
+    with only_figures("entropy"):
+        write_report(sweep, tmp_path / "report")
     assert (tmp_path / "report/data/entropy.csv").exists() and not (tmp_path / "report/figures/entropy.svg").exists()
     assert '<figure id="entropy">' in (tmp_path / "report/index.html").read_text()

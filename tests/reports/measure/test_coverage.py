@@ -2,11 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +17,8 @@ from reports.measure.curves import Curve, Line
 from reports.page.coverage import coverage_sentence, coverage_table
 from reports.statistics import FloatArray
 from tests.frozen import frozen
-from tests.reports.rewriting import changed
-from tests.reports.synthetic import STEPS, TASK, write_sweep
+from tests.reports.rewriting import changed, write_samples
+from tests.reports.synthetic import write_sweep
 
 SAMPLES = 16
 UNKNOWN = "cannot tell"
@@ -112,19 +109,7 @@ def with_rates(
     sweep: SweepRecord = write_sweep(folder, dict.fromkeys(rates, 0.0), seeds=seeds)
     for cell in sweep.cells:
         right = rng.random((len(rates[cell.arm]), SAMPLES)) < rates[cell.arm][:, None]
-        rows: list[dict[str, Any]] = [
-            {
-                "step": STEPS,
-                "final": True,
-                "task": TASK,
-                "problem_id": f"p{problem}",
-                "sample": sample,
-                "correct": bool(one),
-            }
-            for problem, samples in enumerate(right)
-            for sample, one in enumerate(samples)
-        ]
-        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), cell.path / "evals.parquet")
+        write_samples(cell, right)
     if before is not None:
         counts = np.bincount(rng.binomial(SAMPLES, before), minlength=SAMPLES + 1)
         sweep.base_scores[0]["problems_by_right"] = counts.tolist()

@@ -45,19 +45,16 @@ def test_a_line_drops_missing_values_and_keeps_the_last_at_one_x():
     np.testing.assert_array_equal(line.y, [0.5, 0.7])
 
 
-def test_one_cell_that_generates_nothing_puts_the_whole_sweep_on_steps(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 0.0}, seeds=2)
+@pytest.mark.parametrize(
+    ("seeds", "rows", "axis"),
+    [(2, [{"step": 1, "generated_tokens": 0}], STEPS), (1, [], TOKENS)],
+    ids=["one cell that generates nothing", "one that ended before its first step"],
+)
+def test_the_axis_is_that_of_all_cells_that_trained(tmp_path, seeds, rows, axis):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "other": 0.0}, seeds=seeds)
     assert training_axis(analyse(sweep)) == TOKENS
-    (_, _, _, offline) = sweep.cells
-    rows = [row | {"generated_tokens": 0} for row in offline.read_steps()]
-    (offline.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert training_axis(analyse(sweep)) == STEPS
-
-
-def test_a_cell_that_ended_before_its_first_step_says_nothing_about_the_axis(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "wild": 0.0}, seeds=1, changes={("wild", 0): {"generated_tokens": 0}})
-    write_steps(sweep.cells[1], [])
-    assert training_axis(analyse(sweep)) == TOKENS
+    write_steps(sweep.cells[-1], rows)
+    assert training_axis(analyse(sweep)) == axis
 
 
 def test_curves_over_either_axis(tmp_path):

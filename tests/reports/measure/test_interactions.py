@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from scipy import stats
 
@@ -15,7 +14,7 @@ from reports.page.effects import effect_table, secondary_note
 from reports.page.validity import validity_checks
 from reports.page.verdict import secondary_statements, statements
 from reports.report import Missing
-from reports.statistics import compare_paired, factorial_effects, holm
+from reports.statistics import compare_paired, holm
 from tests.frozen import frozen
 from tests.reports.synthetic import write_sweep
 
@@ -191,15 +190,3 @@ def test_figures_show_every_seed_of_every_combination(tmp_path, draw):
     assert row["score_pp"] == pytest.approx(73.4)
     flat = write_sweep(tmp_path / "flat", {"one": 0.0, "other": 1.0}, seeds=3)
     assert draw(analyse(flat)) is None
-
-
-def test_false_verdicts_over_all_effects_of_a_null_factorial_stay_at_the_level():
-    """Two by three, three seeds, nothing acts: some effect is judged in at most 5 % of sweeps."""
-    rng = np.random.default_rng(0)
-    effects = factorial_effects((2, 3), (0, 0))
-    false = 0
-    for _ in range(600):
-        scores = rng.normal(0, 5, (6, 1, 1)) + rng.normal(0, 1, (6, 2, 3))
-        found = [compare_paired(*effect.sides(scores), alpha=0.05 / len(effects)).verdict for effect in effects]
-        false += any(verdict in ("better", "worse") for verdict in found)
-    assert false / 600 <= 0.06

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from harness.records import SweepRecord
@@ -27,7 +26,7 @@ from reports.page.next_step import next_step_sentence, what_to_do
 from reports.report import BestDifference, ContrastRow, NextStep, Way
 from reports.statistics import TARGET_POWER, equivalence_power, sd_upper_bound, t_test_power
 from tests.frozen import frozen
-from tests.reports.rewriting import changed, rewrite_rows
+from tests.reports.rewriting import changed, rewrite_rows, write_samples
 from tests.reports.synthetic import TASK, write_sweep
 
 SEEDS = 8
@@ -64,23 +63,8 @@ def record_of(
     record = write_sweep(folder, arms, seeds=SEEDS, changes=changes, **fields)
     for cell in record.cells:
         if cell.state == "done":
-            write_samples(cell.path / "evals.parquet", correct[cell.arm, cell.seed])
+            write_samples(cell, correct[cell.arm, cell.seed])
     return record
-
-
-def write_samples(path: Path, correct: npt.NDArray[np.bool_]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    problems, samples = (indices.ravel() for indices in np.indices(correct.shape))
-    columns = {
-        "final": [True] * correct.size,
-        "task": [TASK] * correct.size,
-        "problem_id": [f"p{problem:03d}" for problem in problems],
-        "sample": samples,
-        "correct": correct.ravel(),
-    }
-    pq.write_table(pa.table(columns), path)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from scipy import stats
 
@@ -21,8 +19,8 @@ from reports.page.verdict import statements, verdict_details
 from reports.statistics import FloatArray, factorial_effects
 from reports.statistics.comparison import FINE_SPREAD
 from tests.frozen import frozen
-from tests.reports.rewriting import changed
-from tests.reports.synthetic import STEPS, TASK, write_sweep
+from tests.reports.rewriting import changed, write_samples
+from tests.reports.synthetic import write_sweep
 
 SEED_SD, NOISE_SD = 0.1, 0.2
 
@@ -97,13 +95,7 @@ def sweep_with_samples(
     for cell in sweep.cells:
         own = np.where(rng.random(noise.shape) < 0.05, rng.random(noise.shape), noise)[cell.seed]
         right = own < (difficulty + effects[cell.seed])[:, None]
-        rows = [
-            {"step": STEPS, "final": True, "task": TASK, "problem_id": f"p{p:02}", "sample": s, "text": ""}
-            | {"correct": bool(right[p, s]), "verdicts": "{}", "n_tokens": 1, "truncated": False}
-            for s in reversed(range(n_samples))
-            for p in range(30)
-        ]
-        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), cell.path / "evals.parquet")
+        write_samples(cell, right)
         changes[cell.arm, cell.seed] = {"score": float(right.mean())}
     kept = {cell.path.name: (cell.path / "evals.parquet").read_bytes() for cell in sweep.cells}
     sweep = write_sweep(folder / "scored", arms, seeds=seeds, changes=changes, **fields)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from reports.page.templating import TEMPLATES
 
@@ -40,3 +44,11 @@ def check_same_files(one: Path, other: Path, least: int) -> None:
     assert len(files) >= least
     for file in files:
         assert (one / file).read_bytes() == (other / file).read_bytes(), file
+
+
+@contextmanager
+def only_figures(*names: str) -> Iterator[None]:
+    """Let pages have these figures alone: all are drawn and laid out alike, and drawing each takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reports.figures.in_reading_order", lambda kind: [kind.find(name) for name in names])
+        yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -20,20 +19,13 @@ from reports.measure import analyse
 from reports.measure.measurements import MetricError, read_measurements
 from reports.page import write_report
 from tests.refusals import refuses
-from tests.reports.rewriting import write_steps
+from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import write_sweep
 
 pytestmark = pytest.mark.slow
 
 Row = dict[str, Any]
 ARMS = {"base": 0.0, "up": 3.0}
-
-
-def rewrite(sweep: SweepRecord, file: str, change: Callable[[Row], Row]) -> None:
-    for cell in sweep.cells:
-        if (cell.path / file).exists():
-            rows = [change(json.loads(line)) for line in (cell.path / file).read_text().splitlines()]
-            (cell.path / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def keep_columns(sweep: SweepRecord, pattern: str, *names: str) -> None:
@@ -68,16 +60,16 @@ def seeds_that_do_not_pair(folder) -> SweepRecord:
 
 def nan_everywhere(folder) -> SweepRecord:
     sweep = write_sweep(folder, ARMS, seeds=3)
-    rewrite(sweep, "scores.jsonl", metrics_but_the_score(float("nan")))
-    rewrite(sweep, "steps.jsonl", fields_of_a_step(float("nan")))
+    rewrite_rows(sweep, "scores.jsonl", metrics_but_the_score(float("nan")))
+    rewrite_rows(sweep, "steps.jsonl", fields_of_a_step(float("nan")))
     return sweep
 
 
 def nothing_but_scores(folder) -> SweepRecord:
     sweep = write_sweep(folder, ARMS, seeds=3, base_scores=[], best_of_n={})
-    rewrite(sweep, "scores.jsonl", lambda row: {k: row[k] for k in row if k not in ("reliability", "n_samples")})
-    rewrite(sweep, "scores.jsonl", metrics_but_the_score(None))
-    rewrite(sweep, "steps.jsonl", fields_of_a_step(None))
+    rewrite_rows(sweep, "scores.jsonl", lambda row: {k: row[k] for k in row if k not in ("reliability", "n_samples")})
+    rewrite_rows(sweep, "scores.jsonl", metrics_but_the_score(None))
+    rewrite_rows(sweep, "steps.jsonl", fields_of_a_step(None))
     for cell in sweep.cells:
         for path in [*cell.rollouts.glob("*"), cell.path / "evals.parquet", cell.path / "timing.jsonl"]:
             path.unlink()
@@ -114,7 +106,7 @@ def a_metric_of_no_k(folder) -> SweepRecord:
     more = {
         f"{family}@{k}": 0.5 for family in ("pass", "maj") for k in ("x", "", "-1", "1.5", "\N{SUPERSCRIPT TWO}", "08")
     }
-    rewrite(sweep, "scores.jsonl", lambda row: row | {"metrics": more | row["metrics"]})
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": more | row["metrics"]})
     return sweep
 
 
@@ -156,7 +148,7 @@ def shows_something(axes: Axes) -> bool:
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
 def test_a_metric_that_is_no_number_in_any_cell_says_so(tmp_path, value):
     sweep = write_sweep(tmp_path, ARMS, seeds=2)
-    rewrite(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"pass@1": value}})
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"pass@1": value}})
     with refuses(MetricError, "reports.metric_not_finite", metric="pass@1", task="arithmetic"):
         read_measurements(sweep)
 

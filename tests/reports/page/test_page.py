@@ -12,13 +12,12 @@ from reports.drawing.style import SEED_ALPHA
 from reports.page import templating, write_report
 from reports.report import SECTIONS
 from reports.samples import write_sweep_samples
-from tests.reports.page.invariants import SCRIPT, check_page, check_same_files
+from tests.reports.page.invariants import SCRIPT, check_page, check_same_files, only_figures
 from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import STEPS, Changes, write_sweep
 
 ARMS = {"base": 0.0, "up": 3.0, "<script>alert(2)<": 0.0}
 SHOWN = ["forest", "learning", "length", "overoptimisation"]
-"""All figures are drawn alike; drawing each takes seconds."""
 CONTRAST_KEYS = {
     *("arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip"),
     *("verdict", "n_pairs", "correlation", "detectable_pp"),
@@ -27,8 +26,7 @@ CONTRAST_KEYS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def few_figures():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reports.figures.in_reading_order", lambda kind: [kind.find(name) for name in SHOWN])
+    with only_figures(*SHOWN):
         yield
 
 

@@ -10,16 +10,23 @@ import pytest
 
 from reports.page import write_report
 from reports.page.verification import Verification, compare_reports, verify_report
+from tests.reports.page.invariants import only_figures
 from tests.reports.synthetic import write_sweep
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
+def sweep(tmp_path_factory, few_figures):
     sweep = write_sweep(tmp_path_factory.mktemp("sweep") / "records", {"base": 0.0, "up": 3.0}, seeds=3)
     write_report(sweep, sweep.path / "report")
     return sweep
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_figures():
+    with only_figures("forest", "learning"):
+        yield
 
 
 @pytest.fixture

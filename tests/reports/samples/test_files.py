@@ -206,16 +206,6 @@ def test_a_file_of_training_may_hold_no_step_that_is_shown(tmp_path):
     assert [one.when for one in shown] == ["training 1"] * 3
 
 
-def test_shares_divide_what_there_is_room_for():
-    extent = RecordedSamples(final=100, curve=50, training=dict.fromkeys(range(1, 11), 10))
-    assert share([extent], 250) == SampleQuota(100, 50)
-    assert share([extent], 220) == SampleQuota(100, 20)
-    assert share([extent], 120) == SampleQuota(60, 0, (1, 2, 4, 5, 6, 7, 9, 10), 7)
-    assert share([extent, RecordedSamples(100, 0, {1: 10, 2: 10})], 100) == SampleQuota(25, 0, (1, 2), 12)
-    assert share([RecordedSamples(100, 0, {})], 30) == SampleQuota(30, 0)
-    assert share([], 100) == SampleQuota(0, 0)
-
-
 @given(
     st.lists(st.builds(RecordedSamples, sizes, sizes, st.dictionaries(st.integers(1, 20), sizes)), max_size=5), sizes
 )

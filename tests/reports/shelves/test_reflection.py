@@ -139,23 +139,22 @@ def test_by_hand(tmp_path: Any) -> None:
     assert (row.bounded_frac, row.other_bounded_frac) == near(1 / 2, 1 / 12)
 
 
-def test_each_word_by_itself(tmp_path: Any) -> None:
-    reflection = reflection_of(one_cell(tmp_path))
+def test_each_word_by_itself_and_seeds_together(tmp_path: Any) -> None:
+    reflection = reflection_of(one_cell(tmp_path / "one"))
     assert {row.word for row in reflection.arms} == {ANY, "Wait", "Aha"}  # and not those that do not occur
     wait, aha = (row_of(reflection, word) for word in ("Wait", "Aha"))
     assert (wait.n_occurrences, aha.n_occurrences) == (3, 1)
     assert (wait.right_frac_with, aha.right_frac_with) == (0.5, 1.0)
     assert (wait.first_per_1000_tokens, aha.first_per_1000_tokens) == near(3000 / 14, 0.0)
     assert aha.ratio == pytest.approx(3.0)
-
-
-def test_seeds_are_counted_together(tmp_path: Any) -> None:
-    sweep = write_sweep(tmp_path, {"arm": 0.0}, seeds=2)
+    sweep = write_sweep(tmp_path / "two", {"arm": 0.0}, seeds=2)
     write_rows(sweep.cells[0].path, [recorded(1, "Wait", True), recorded(1, "1 2 3", True)])
     write_rows(sweep.cells[1].path, [recorded(1, "1 2 3 4 5 6", False)])
     row = row_of(reflection_of(sweep), "Wait")
     assert row.first_per_1000_tokens == pytest.approx(1000 / 10)
     assert (row.right_frac_with, row.right_frac_without) == (1.0, 0.5)
+    once, twice = (reflection_of(sweep, words) for words in (("Wait", "aha"), ("Wait", "aha", "wait")))
+    assert once.words == twice.words == ("Wait", "aha") and once.arms == twice.arms
 
 
 def test_of_many_cells_some_are_looked_at(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,10 +303,3 @@ def _schema() -> pa.Schema:
         | {"token/log_ratio": pa.list_(reals)}
         | dict.fromkeys(["token/clipped", "token/masked"], pa.list_(flags))
     )
-
-
-def test_a_word_given_twice_counts_once(tmp_path) -> None:
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, texts=["Wait, 3 #### 3", "#### 5"])
-    once, twice = (reflection_of(sweep, words) for words in (("Wait", "aha"), ("Wait", "aha", "wait")))
-    assert once.words == twice.words == ("Wait", "aha")
-    assert once.arms == twice.arms

@@ -260,26 +260,8 @@ def test_too_few_pairs_have_an_interval_and_no_ceilings_to_compare(tmp_path, see
     assert (row["ceiling_difference_low"], row["ceiling_difference_n"]) == (None, n)
 
 
-def curve(tokens: float) -> float:
-    return 0.35 + 0.4 / (1 + math.pow(40_000 / tokens, 1.5))
-
-
 def rows(sweep: SweepRecord) -> list[Row]:
     return [row for row in report_document(analyse(sweep)).laws if row["law"] == "compute"]
-
-
-def with_many_evaluations(folder: Path, arms: Mapping[str, float]) -> SweepRecord:
-    """Ten evaluations per run, on a sigmoid that starts at the score before training."""
-    sweep = write_sweep(folder, arms, seeds=2)
-    for cell in sweep.cells:
-        (first, *_) = cell.read_scores()
-        evaluations = [
-            first | {"step": 4 * i, "generated_tokens": 20_000 * i, "final": i == 10}
-            | {"metrics": {"pass@1": curve(20_000 * i)}}
-            for i in range(1, 11)
-        ]  # fmt: skip
-        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluations))
-    return sweep
 
 
 def test_what_the_form_of_the_law_costs(sweep):
@@ -300,37 +282,42 @@ def test_what_the_form_of_the_law_costs(sweep):
     assert row["forecast"]["rmse_line"] < row["forecast"]["rmse_law"] and not row["forecast"]["beats"]
 
 
-def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
-    base, up = rows(with_many_evaluations(tmp_path, {"base": 0.0, "up": 0.0}))
-    for row in (base, up):
-        assert row["refused"] is None
-        assert row["start"] == 35
-        assert row["asymptote"] == pytest.approx(75, abs=0.1)
-        assert row["midpoint_tokens"] == pytest.approx(40_000, rel=0.01)
-        assert row["exponent"] == pytest.approx(1.5, rel=0.01)
-        assert (row["n_runs"], row["n_points"], row["target"]) == (2, 20, f"pass@1 of {TASK}")
-        assert row["asymptote_low"] <= row["asymptote"] <= row["asymptote_high"]
-        assert row["p_noise"] == 0.001
-
-
 def with_curves(
-    folder: Path, arms: Mapping[str, tuple[float, float]], seeds: int = 6, last_tokens: int = 400_000
+    folder: Path,
+    arms: Mapping[str, tuple[float, float]],
+    seeds: int = 6,
+    last_tokens: int = 400_000,
+    spread_pp: float = 2.0,
 ) -> SweepRecord:
     """Ten evaluations per run on a sigmoid from 35%: of each arm the asymptote in percent and the exponent."""
     sweep = write_sweep(folder, dict.fromkeys(arms, 0.0), seeds=seeds)
     for cell in sweep.cells:
         rng = np.random.default_rng(cell.seed)  # arms share what a seed brings
-        end, exponent = arms[cell.arm][0] + rng.normal(0, 2), arms[cell.arm][1]
+        end, exponent = arms[cell.arm][0] + rng.normal(0, spread_pp), arms[cell.arm][1]
         own = np.random.default_rng([cell.seed, *cell.arm.encode()])
         (first, *_) = cell.read_scores()
-        scores = [(35 + (end - 35) / (1 + (40_000 / at) ** exponent) + own.normal(0, 0.3)) / 100
-                  for at in np.linspace(last_tokens / 10, last_tokens, 10)]  # fmt: skip
-        (cell.path / "scores.jsonl").write_text("".join(
-            json.dumps(first | {"step": 4 * i, "generated_tokens": int(last_tokens / 10 * i), "final": i == 10}
-                       | {"metrics": {"pass@1": score}}) + "\n"
-            for i, score in enumerate(scores, 1)
-        ))  # fmt: skip
+        rows = [
+            first | {"step": 4 * i, "generated_tokens": int(last_tokens / 10 * i), "final": i == 10}
+            | {"metrics": {"pass@1": (35 + (end - 35) / (1 + (40_000 / at) ** exponent) + noise) / 100}}
+            for i, (at, noise) in enumerate(
+                zip(np.linspace(last_tokens / 10, last_tokens, 10), own.normal(0, 0.15 * spread_pp, 10), strict=True), 1
+            )
+        ]  # fmt: skip
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return sweep
+
+
+def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
+    sweep = with_curves(tmp_path, {"base": (75.0, 1.5), "up": (75.0, 1.5)}, 2, 200_000, spread_pp=0)
+    for row in rows(sweep):
+        assert (row["refused"], row["start"]) == (None, 35)
+        assert row["asymptote"] == pytest.approx(75, abs=0.1)
+        assert (row["midpoint_tokens"], row["exponent"]) == pytest.approx((40_000, 1.5), rel=0.01)
+        assert (row["n_runs"], row["n_points"], row["target"]) == (2, 20, f"pass@1 of {TASK}")
+        assert row["asymptote_low"] <= row["asymptote"] <= row["asymptote_high"]
+        assert row["p_noise"] == 0.001
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"generated_tokens": 0}, "up")
+    assert rows(sweep)[1]["refused"].startswith("tokens begin")
 
 
 def test_ceilings_and_efficiencies_are_compared_with_the_baselines(tmp_path):
@@ -374,10 +361,3 @@ def test_the_same_few_checkpoints_in_many_seeds_are_no_curve_and_nothing_is_said
     (row,) = rows(sweep)
     assert row["refused"].startswith("4 evaluations") and row["asymptote"] is None
     assert all(table.title != "Compute law" for table in law_tables(analyse(sweep)))
-
-
-def test_an_arm_that_generates_nothing_is_refused(tmp_path):
-    sweep = with_many_evaluations(tmp_path, {"base": 0.0})
-    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"generated_tokens": 0})
-    (row,) = rows(sweep)
-    assert row["refused"].startswith("tokens begin")
