@@ -318,3 +318,13 @@ def test_cells_without_samples_give_a_page_without_samples(tmp_path):
     write_rows(cell.path, [])
     files = page_of(sweep, tmp_path / "page")
     assert listed(files) == [] and "recorded" in (tmp_path / "page" / "samples.html").read_text()
+
+
+def test_shares_divide_what_there_is_room_for():
+    extent = RecordedSamples(final=100, curve=50, training=dict.fromkeys(range(1, 11), 10))
+    assert share([extent], 250) == SampleQuota(100, 50)
+    assert share([extent], 220) == SampleQuota(100, 20)
+    assert share([extent], 120) == SampleQuota(60, 0, (1, 2, 4, 5, 6, 7, 9, 10), 7)
+    assert share([extent, RecordedSamples(100, 0, {1: 10, 2: 10})], 100) == SampleQuota(25, 0, (1, 2), 12)
+    assert share([RecordedSamples(100, 0, {})], 30) == SampleQuota(30, 0)
+    assert share([], 100) == SampleQuota(0, 0)
