@@ -23,12 +23,7 @@ def tokens_of(text: str) -> list[str]:
 
 
 def recorded(
-    step: int,
-    text: str,
-    correct: bool,
-    columns: dict[str, Any] | None = None,
-    sample: int = 0,
-    epochs: int = 1,
+    step: int, text: str, correct: bool, columns: dict[str, Any] | None = None, sample: int = 0, epochs: int = 1
 ) -> dict[str, Any]:
     """A row of rollouts/*.parquet whose tokens all have one log-prob, entropy, advantage and ratio; columns: others."""
     tokens = tokens_of(text)

@@ -62,10 +62,7 @@ def test_a_sweep_shows_its_curves_in_small_and_in_words(tmp_path: Path) -> None:
         cell.scores.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (entry,) = read_home(tmp_path).sweeps
     assert entry.sparkline is not None
-    assert entry.sparkline.lines == [
-        "0.0,20.0 33.3,20.0 66.7,0.0 100.0,0.0",
-        "0.0,20.0 33.3,20.0 66.7,10.0 100.0,10.0",
-    ]
+    assert entry.sparkline.lines == ["0.0,20.0 33.3,20.0 66.7,0.0 100.0,0.0", "0.0,20.0 33.3,20.0 66.7,10.0 100.0,10.0"]
     assert re.findall(r"(\w+) ([\d.]+) to ([\d.]+)", entry.sparkline.description) == [
         ("up", "10.0", "60.0"),
         ("base", "10.0", "35.0"),

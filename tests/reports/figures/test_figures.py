@@ -258,8 +258,8 @@ def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path
     assert len(drawing.figure.axes) == 1
 
 
-def test_learning_is_seen_over_tokens_steps_and_seconds_and_on_a_telephone(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "other": 1.0}, seeds=3)
+def test_learning_is_seen_over_tokens_steps_and_seconds_on_a_telephone_and_with_marks_for_a_script(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, 'other "<&>"': 1.0}, seeds=3)
     figure = drawn_figure(analyse(sweep), "learning")
     assert figure is not None
     assert [view.over.split()[0] for view in figure.views] == ["generated", "generated", "training", "seconds"]
@@ -267,12 +267,6 @@ def test_learning_is_seen_over_tokens_steps_and_seconds_and_on_a_telephone(tmp_p
     wide, narrow = (re.search(r'viewBox="0 0 ([\d.]+) ', view.inline) for view in figure.views[:2])
     assert wide is not None and narrow is not None and float(narrow[1]) < 0.6 * float(wide[1])
     assert all("<text" in view.inline and view.over in view.inline for view in figure.views)
-
-
-def test_marks_say_arm_seeds_and_the_ends_of_axes(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, 'other "<&>"': 1.0}, seeds=3)
-    figure = drawn_figure(analyse(sweep), "learning")
-    assert figure is not None
     parsed = ElementTree.fromstring(figure.svg)
     marks = {(one.get("data-arm"), one.get("data-kind"), one.get("data-seeds")) for one in parsed.iter()}
     for arm in sweep.arms:

@@ -139,8 +139,7 @@ def test_what_a_figure_of_ones_own_raises_is_told_as_ones_own_mistake(few_figure
 
 
 @pytest.mark.parametrize(
-    ("fields", "code"),
-    [({"name": "My figure"}, "figure_name_malformed"), ({"group": "Fun"}, "figure_group_unknown")],
+    ("fields", "code"), [({"name": "My figure"}, "figure_name_malformed"), ({"group": "Fun"}, "figure_group_unknown")]
 )
 def test_a_figure_needs_a_name_for_its_files_and_a_group(fields: dict[str, Any], code: str) -> None:
     with refuses(ValueError, f"reports.{code}"):

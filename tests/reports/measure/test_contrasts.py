@@ -55,7 +55,8 @@ def test_cells_that_were_not_measured_cost_their_pairs_and_are_named(tmp_path):
 
 
 def test_a_collapsed_cell_stays_and_the_contrast_is_also_shown_without_it(tmp_path):
-    contrast = contrast_of(tmp_path, changes={("up", 1): {"flags": ["entropy_collapse"], "score": 0.05}})
+    assert contrast_of(tmp_path / "plain", seeds=3).without_flagged is None
+    contrast = contrast_of(tmp_path / "sick", changes={("up", 1): {"flags": ["entropy_collapse"], "score": 0.05}})
     assert contrast.comparison is not None
     assert contrast.without_flagged is not None
     assert contrast.flagged_seeds == [1]

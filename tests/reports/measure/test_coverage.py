@@ -127,13 +127,7 @@ BETTER = np.concatenate([EASY + 0.2, HARD + 0.1])
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rates", "word"),
-    [
-        (SHARPER, "sharpened"),
-        (WIDER, "discovered"),
-        (BETTER, "both"),
-        (BEFORE, UNKNOWN),
-        (BEFORE / 4, UNKNOWN),
-    ],
+    [(SHARPER, "sharpened"), (WIDER, "discovered"), (BETTER, "both"), (BEFORE, UNKNOWN), (BEFORE / 4, UNKNOWN)],
 )
 def test_the_word_against_the_baseline_and_against_the_model_before_training(tmp_path, rates, word):
     analysis = with_rates(tmp_path, {"base": BEFORE, "arm": rates}, BEFORE)
@@ -161,21 +155,12 @@ def test_the_noise_of_the_model_before_training_is_in_its_band(tmp_path):
 
 
 @pytest.mark.slow
-def test_records_without_counts_of_the_model_before_training_have_no_word(tmp_path):
-    analysis = with_rates(tmp_path, {"base": BEFORE, "arm": SHARPER})
-    rows = coverage_rows(analysis)
-    assert [(row.against, row.word) for row in rows] == [
-        ("base", "sharpened"),
-        (None, UNKNOWN),
-        (None, UNKNOWN),
-    ]
+def test_without_counts_of_the_model_before_training_or_with_two_seeds_there_is_no_word(tmp_path):
+    rows = coverage_rows(with_rates(tmp_path / "six", {"base": BEFORE, "arm": SHARPER}))
+    words = [("base", "sharpened"), (None, UNKNOWN), (None, UNKNOWN)]
+    assert [(row.against, row.word) for row in rows] == words
     assert rows[1].note and {*rows[1].low_pp} == {None}
-
-
-@pytest.mark.slow
-def test_two_seeds_have_no_word_and_cells_without_samples_no_row(tmp_path):
-    analysis = with_rates(tmp_path / "two", {"base": BEFORE, "arm": SHARPER}, seeds=2)
-    assert coverage(analysis)[0].word == UNKNOWN
+    assert coverage(with_rates(tmp_path / "two", {"base": BEFORE, "arm": SHARPER}, seeds=2))[0].word == UNKNOWN
     sweep = write_sweep(tmp_path / "none", {"base": 0.0, "arm": 1.0}, seeds=3, base_scores=[])
     for cell in sweep.cells:
         (cell.path / "evals.parquet").unlink()

@@ -14,9 +14,8 @@ from tests.reports.synthetic import write_sweep
 def test_the_biggest_movers_either_way_and_none_that_did_not_move():
     by_arm = {"base": {0: np.array([0.5, 0.5, 0.5, 0.0])}, "arm": {0: np.array([0.6, 0.0, 0.5, 1.0])}}
     scores = ProblemScores(["a", "b", "c", "d"], by_arm)
-    assert biggest_movers(scores, "arm", "base") == [3, 1, 0]
-    assert biggest_movers(scores, "arm", "base", n=1) == [3]
-    assert biggest_movers(scores, "base", "base") == []
+    found = [biggest_movers(scores, "arm", "base"), biggest_movers(scores, "arm", "base", n=1)]
+    assert [*found, biggest_movers(scores, "base", "base")] == [[3, 1, 0], [3], []]
 
 
 def test_a_flip_says_how_often_both_arms_solve_the_problem(tmp_path):

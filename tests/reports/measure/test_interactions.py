@@ -132,11 +132,7 @@ def test_a_knob_that_changes_no_weight_is_identical_and_interacts_with_nothing(t
 def test_effects_are_against_the_values_of_the_baseline(tmp_path):
     clip, _, both = rows(tmp_path, baseline="both")
     assert (clip.values, clip.reference) == ([0.2], [0.28])
-    assert (clip.arm, clip.baseline, both.arm) == (
-        "clip_high=0.2",
-        "clip_high=0.28",
-        "clip_high=0.2:beta=0.001",
-    )
+    assert (clip.arm, clip.baseline, both.arm) == ("clip_high=0.2", "clip_high=0.28", "clip_high=0.2:beta=0.001")
     assert clip.difference_pp == pytest.approx(-6)
     assert both.difference_pp == pytest.approx(8)
 

@@ -8,15 +8,7 @@ import pytest
 from reports.formats import Table
 from reports.measure import Analysis, analyse
 from reports.measure.measurements import Measurement, read_measurements
-from reports.measure.overoptimisation import (
-    KL,
-    PROXY,
-    STRETCHES,
-    TRUTH,
-    arm_paths,
-    judge_and_truth,
-    proxy_and_truth,
-)
+from reports.measure.overoptimisation import KL, PROXY, STRETCHES, TRUTH, arm_paths, judge_and_truth, proxy_and_truth
 from reports.page.document import report_document
 from reports.page.tables import report_tables
 from reports.report import Report

@@ -15,18 +15,7 @@ from reports.measure import analyse
 from reports.page.glossary import with_terms
 from reports.page.headline import MOST_NAMES, headline, parts
 from reports.page.setup import setup_of
-from reports.report import (
-    ArmRow,
-    CellRow,
-    ContrastRow,
-    EffectRow,
-    Kind,
-    NextStep,
-    Report,
-    ScreeningRow,
-    Way,
-    Within,
-)
+from reports.report import ArmRow, CellRow, ContrastRow, EffectRow, Kind, NextStep, Report, ScreeningRow, Way, Within
 from reports.statistics.comparison import _verdict
 from tests.frozen import frozen
 from tests.reports.rewriting import changed

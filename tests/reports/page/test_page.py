@@ -32,10 +32,7 @@ def few_figures():
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory, few_figures):
-    changes: Changes = {
-        ("up", 0): {"flags": ["nan"]},
-        ("up", 1): {"state": "failed", "reason": f"{SCRIPT} | broke"},
-    }
+    changes: Changes = {("up", 0): {"flags": ["nan"]}, ("up", 1): {"state": "failed", "reason": f"{SCRIPT} | broke"}}
     return write_sweep(
         tmp_path_factory.mktemp("sweep") / "records",
         ARMS,

@@ -120,11 +120,7 @@ def test_nothing_holds_at_an_interim_look():
         ("no_std not wrose than group_std", "unknown_relation", {"relation": "not wrose"}),
         ("no_std not identical to group_std", "unknown_relation", {"relation": "not identical"}),
         ("no_sdt better than group_std", "requirement_of_unknown_arm", {"name": "no_sdt"}),
-        (
-            "no_std better than batch_std",
-            "requirement_not_compared",
-            {"arm": "no_std", "baseline": "batch_std"},
-        ),
+        ("no_std better than batch_std", "requirement_not_compared", {"arm": "no_std", "baseline": "batch_std"}),
     ],
 )
 def test_what_cannot_be_judged_is_refused_with_the_remedy(text, code, fields):

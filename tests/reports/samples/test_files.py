@@ -70,7 +70,7 @@ def page_of(sweep: Any, folder: Path) -> dict[str, Any]:
     return written(folder)
 
 
-def test_every_recorded_sample_is_there_with_its_verdicts_and_rewards(tmp_path):
+def test_every_recorded_sample_is_there_flipped_ones_first_then_disagreeing_then_wrong_then_right(tmp_path):
     sweep = write_sweep(tmp_path / "records", ARMS, seeds=2)
     rows = listed(page_of(sweep, tmp_path / "page"))
     final = [row for row in rows if row["when"] == "final"]
@@ -81,6 +81,13 @@ def test_every_recorded_sample_is_there_with_its_verdicts_and_rewards(tmp_path):
     assert training["reward"] in (0, 1)
     assert sum(training["tokens"]["chars"]) == len(training["text"])
     assert " 1,944 samples" in (tmp_path / "page" / "samples.html").read_text()
+    right, wrong, _cut, disagree, flipped = (1 << place for place in range(5))
+    flags = [row["flags"] for row in final]
+    ranks = [0 if f & flipped else 1 if f & disagree else 2 if f & wrong else 3 for f in flags]
+    assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2, 3}
+    of_flipped = {(row["arm"], row["problem"], row["sample"]) for row in final if row["flags"] & flipped}
+    assert of_flipped == {("up", "p1", 1)}
+    assert all(bool(f & right) != bool(f & wrong) for f in flags)
 
 
 def test_each_grader_says_why(tmp_path):
@@ -95,17 +102,6 @@ def test_each_grader_says_why(tmp_path):
     pyarrow.parquet.write_table(pa.Table.from_pylist([rows[0] | {"reasons": "no JSON"}]), cell.evals)
     with refuses(DamagedRecordError, "reports.sample_reasons_damaged", reasons="no JSON"):
         read_samples(cell, EVERYTHING, 9, 0)
-
-
-def test_the_order_is_flipped_then_disagreeing_then_wrong_then_right(tmp_path):
-    files = page_of(write_sweep(tmp_path / "records", ARMS, seeds=2), tmp_path / "page")
-    rows = [row for row in listed(files) if row["when"] == "final"]
-    right, wrong, _cut, disagree, flipped = (1 << place for place in range(5))
-    ranks = [0 if f & flipped else 1 if f & disagree else 2 if f & wrong else 3 for f in (row["flags"] for row in rows)]
-    assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2, 3}
-    of_flipped = [row for row in rows if row["flags"] & flipped]
-    assert {(row["arm"], row["problem"], row["sample"]) for row in of_flipped} == {("up", "p1", 1)}
-    assert all(bool(row["flags"] & right) != bool(row["flags"] & wrong) for row in rows)
 
 
 def test_the_same_records_give_the_same_bytes_and_stale_files_go(tmp_path):

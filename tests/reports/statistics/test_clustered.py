@@ -28,10 +28,7 @@ def test_the_error_is_that_of_inspect_ai(scores: list[float], clusters: list[str
 
 
 @settings(max_examples=25)
-@given(
-    sizes=st.lists(st.integers(1, 5), min_size=3, max_size=12),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(sizes=st.lists(st.integers(1, 5), min_size=3, max_size=12), seed=st.integers(0, 2**32 - 1))
 def test_a_comparison_over_problems_has_the_clustered_error_of_the_paired_differences(
     sizes: list[int], seed: int
 ) -> None:

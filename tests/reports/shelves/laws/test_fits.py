@@ -161,9 +161,7 @@ def linear(sweep: SweepRecord) -> None:
     """A reward that is linear in the entropy has c = 0, and a ceiling that exp(H) puts elsewhere."""
     rng = np.random.default_rng(0)
     rewrite_rows(
-        sweep,
-        "steps.jsonl",
-        lambda row: row | {"reward/mean": 1 - 0.5 * row["entropy/full"] + rng.normal(0, 0.005)},
+        sweep, "steps.jsonl", lambda row: row | {"reward/mean": 1 - 0.5 * row["entropy/full"] + rng.normal(0, 0.005)}
     )
 
 

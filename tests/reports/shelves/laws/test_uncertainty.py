@@ -22,13 +22,17 @@ REPLICATES = 300
 @pytest.mark.parametrize(
     ("n_runs", "n", "correlation", "spread", "held"),
     [
-        (1, 120, 0.0, 0.0, 0.95),
-        (1, 120, 0.6, 0.0, 0.95),
-        (1, 120, 0.9, 0.0, 0.95),
-        (1, 40, 0.6, 0.0, 0.95),
-        (1, 20, 0.6, 0.0, 0.91),
-        (3, 60, 0.6, 0.03, 0.95),
-        (6, 60, 0.6, 0.03, 0.95),
+        *((1, 120, 0.9, 0.0, 0.95), (3, 60, 0.6, 0.03, 0.95)),
+        *(
+            pytest.param(n_runs, n, correlation, spread, held, marks=pytest.mark.slow)
+            for n_runs, n, correlation, spread, held in (
+                (1, 120, 0.0, 0.0, 0.95),
+                (1, 120, 0.6, 0.0, 0.95),
+                (1, 40, 0.6, 0.0, 0.95),
+                (1, 20, 0.6, 0.0, 0.91),
+                (6, 60, 0.6, 0.03, 0.95),
+            )
+        ),
     ],
 )
 def test_intervals_hold_the_true_parameters(n_runs, n, correlation, spread, held):
