@@ -5,12 +5,11 @@ import re
 
 import pytest
 
-from reports.figures.learning import draw_reward
 from reports.figures.policy import draw_entropy, draw_stability
 from reports.measure import analyse
 from reports.page import write_report
 from tests.reports.page.invariants import only_figures
-from tests.reports.rewriting import rewrite_rows, write_spec
+from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import write_sweep
 
 
@@ -30,16 +29,6 @@ def test_the_caption_names_the_largest_entropy_there_can_be(tmp_path, models, si
     drawing = draw_entropy(analyse(sweep))
     assert drawing is not None
     assert re.findall(r"with ([\d,]+) tokens .*? = ([\d.]+\d)", drawing.caption) == sizes
-
-
-@pytest.mark.parametrize(("temperatures", "says"), [((1.0, 1.0), False), ((1.0, 0.8), True)])
-def test_rewards_of_arms_that_sample_at_other_temperatures_say_so(tmp_path, temperatures, says):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "cool": 1.0}, seeds=1)
-    for arm, temperature in zip(sweep.arms, temperatures, strict=True):
-        write_spec(sweep, arm, {"rollout": {"temperature": temperature}})
-    drawing = draw_reward(analyse(sweep))
-    assert drawing is not None
-    assert ("temperatures" in drawing.caption) == says
 
 
 def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path):

@@ -8,7 +8,6 @@ import sys
 import pyarrow.parquet
 import pytest
 
-from reports.drawing.style import SEED_ALPHA
 from reports.page import templating, write_report
 from reports.report import SECTIONS
 from reports.samples import write_sweep_samples
@@ -103,17 +102,6 @@ def test_what_holds_of_every_page_holds_of_it(page):
     assert "http" not in html and "&lt;script&gt;alert(2)" in html
     assert set(re.findall(r'\bid="([^"]+)"', html)) >= {*SHOWN, "verdict", "results", "flips", "troubled"}
     assert r"\| broke" in (page / "report.md").read_text()
-
-
-def test_in_dark_mode_the_thin_lines_of_seeds_stand_out(page):
-    html = (page / "index.html").read_text()
-    for name in ("learning", "length", "overoptimisation"):
-        figure = html[html.index(f'<figure id="{name}"') :].partition("</figure>")[0]
-        dark = re.search(r"@media\(prefers-color-scheme:dark\){(.*){stroke-opacity:0.7}}", figure)
-        assert dark is not None, name
-        looks = [figure.partition(f"{chosen}{{")[2].partition("}")[0] for chosen in dark[1].split(",")]
-        assert any("stroke:#0072b2" in look for look in looks)
-        assert all(f"stroke-opacity:{SEED_ALPHA:g}" in look and "currentColor" not in look for look in looks)
 
 
 def test_failed_and_flagged_cells_are_listed(page):

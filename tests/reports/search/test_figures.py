@@ -154,15 +154,6 @@ def test_curves_end_where_their_trials_were_pruned(tmp_path):
     assert "intermediate" not in drawings(write_study(tmp_path, document))
 
 
-@pytest.mark.parametrize(
-    ("default", "labels"), [(0, ["default", "best: trial 7"]), (7, ["best: trial 7, the default"])]
-)
-def test_the_legend_says_where_the_best_is_the_default(tmp_path, default, labels):
-    changes: Changes = {0: {"is_default": default == 0}, 7: {"is_default": default == 7}}
-    drawing = drawings(write_study(tmp_path, study_document(20, changes=changes)))["parallel_coordinates"]
-    assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == labels
-
-
 def knob(
     kind: Any, low: float | None = None, high: float | None = None, choices: list[Any] | None = None
 ) -> RangeRecord:

@@ -44,12 +44,7 @@ def test_the_rows_say_where_each_token_began_and_ended(tmp_path: Path) -> None:
 
 
 def test_the_captions(tmp_path: Path) -> None:
-    """What the plane leaves out and how long arrows are; arms of different starts; embeddings that did not move.
-
-    Places lie 1 from the centre and tokens 2, so the plane holds a quarter of the variance, and half of each way is a
-    quarter of the squared movement. The longest mean way is 0.025 and the tokens span 1.96: at ten times, an arrow
-    takes 0.13 of it.
-    """
+    """Places lie 1 from the centre and tokens 2, so the plane holds a quarter of variance and of squared movement."""
     sweep = write_sweep(tmp_path / "two", {"base": 0.0, "other": 1.0}, seeds=2)
     lines = [drawing(sweep).caption]
     change(sweep, "other", start_x=0.5)

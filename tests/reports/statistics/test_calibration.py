@@ -47,17 +47,6 @@ def coverage(samples: FloatArray, mean: float) -> float:
     return float(np.mean((low <= mean) & (mean <= high)))
 
 
-@pytest.mark.parametrize(("n", "percentile"), [(3, 0.76), (5, 0.85), (6, 0.87), (8, 0.88), (10, 0.91), (20, 0.93)])
-def test_a_percentile_bootstrap_over_a_few_seeds_is_too_narrow_and_the_t_interval_is_not(n, percentile):
-    """Why no interval over seeds is one of percentiles."""
-    rng = np.random.default_rng(n)
-    samples = rng.normal(0, 1, (n, REPLICATES))
-    weights = rng.multinomial(n, np.full(n, 1 / n), size=1000) / n
-    low, high = np.quantile(weights @ samples, [0.025, 0.975], axis=0)
-    assert np.mean((low <= 0) & (high >= 0)) == pytest.approx(percentile, abs=0.025)
-    assert coverage(samples, 0.0) == pytest.approx(0.95, abs=0.015)
-
-
 @pytest.mark.parametrize(
     ("n", "heavy", "collapse"), [(3, 0.96, 0.65), (6, 0.96, 0.48), (10, 0.96, 0.65), (24, 0.955, 0.915)]
 )

@@ -19,18 +19,6 @@ def test_where_the_law_holds_its_forecast_beats_all_rivals():
     assert found.n_predicted == 3 * 140
 
 
-def test_where_the_reward_follows_the_step_and_not_the_entropy_it_does_not():
-    """Both are monotone, so the law fits well all the same."""
-    rng = np.random.default_rng(0)
-    step = np.arange(1.0, 201)
-    entropy = 0.25 + 1.2 * (1 - step / 200)
-    run = EntropyRun(step, entropy, 0.2 + 0.1 * np.log(step) + rng.normal(0, 0.003, 200))
-    assert fit_entropy_law(run.entropy, run.reward).r2 > 0.7
-    found = forecast([run])
-    assert not found.beats
-    assert found.rmse_step < found.rmse_law
-
-
 def test_errors_by_hand():
     step = np.arange(1.0, 31)
     entropy = np.linspace(1.0, 0.1, 30)
