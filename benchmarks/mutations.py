@@ -204,11 +204,11 @@ def tests_that_reach(faults: list[Fault], copy: Path) -> dict[int, list[str]]:
         shutil.copy(ROOT / path, copy / path)
     found: dict[int, list[str]] = defaultdict(list)
     for line in (copy / "probes.txt").read_text(encoding="utf-8").splitlines():
-        number, _, test = line.partition("\t")
+        reached, _, test = line.partition("\t")
         name, _, phase = test.rpartition(" ")
         name = name if phase == "(call)" else name.partition("::")[0]
-        if name and name not in found[int(number)]:
-            found[int(number)].append(name)
+        if name and name not in found[int(reached)]:
+            found[int(reached)].append(name)
     return found
 
 

@@ -6,26 +6,19 @@ The command line prints their message without a traceback and exits with their c
 from __future__ import annotations
 
 import difflib
-import functools
-import re
 import sys
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 
-from harness import OUR_PACKAGES
 from harness.secrets import redact
-
-_CODE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
+from harness.words import template
 
 
 class WordedError(Exception):
     """An error with a code and fields for programs, and with words for people.
 
-    The words of the code `plan.no_checkpoint_yet` are `no_checkpoint_yet` in `harness/plan/words.toml`, a template that
-    the fields fill in. `bench.` stands for `harness` itself. A file of a user's own has no such words: it gives a
-    sentence in place of a code.
+    The words are in the `words.toml` of the code's room, see `harness.words`. A file of a user's own has no such words:
+    it gives a sentence in place of a code.
     """
 
     code: str
@@ -37,9 +30,9 @@ class WordedError(Exception):
 
     def __init__(self, code: str, /, **fields: object) -> None:
         """Fill in the words of the code. code: what is not among the words is a sentence, and is taken as it is."""
-        template = _template(code)
-        self.code, self.fields = "" if template is None else code, fields
-        super().__init__(code if template is None else template.format(**fields))
+        words = template(code)
+        self.code, self.fields = "" if words is None else code, fields
+        super().__init__(code if words is None else words.format(**fields))
 
     def __str__(self) -> str:
         return redact(super().__str__())
@@ -53,24 +46,6 @@ class WordedError(Exception):
 def _unpickled(kind: type[WordedError], args: tuple[str, ...]) -> WordedError:
     """Return the error without calling its __init__, whose parameters are not `args`."""
     return kind.__new__(kind, *args)
-
-
-def _template(code: str) -> str | None:
-    """Return the words of a code, or None for a sentence."""
-    if not _CODE.fullmatch(code):
-        return None
-    room, _, name = code.rpartition(".")
-    return _words_of(room).get(name)
-
-
-@functools.cache
-def _words_of(room: str) -> Mapping[str, str]:
-    """Return the words of a room by their names; {} if there is no such room."""
-    own = Path(__file__).parent
-    top, *_ = parts = room.split(".")
-    folder = own if room == "bench" else (own.parent if top in OUR_PACKAGES else own).joinpath(*parts)
-    path = folder / "words.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 class BenchError(WordedError):

@@ -27,7 +27,14 @@ ROOMS_OF_REPORTS = (
     *("statistics", "formats", "processes", "report", "measure"),
     *("drawing", "thinking_budget", "figures", "page", "samples", "search", "home", "shelves"),
 )
-FLOOR = ("harness.errors", "harness.secrets", "harness.plugins", "harness.settings", "harness.OUR_PACKAGES")
+FLOOR = (
+    "harness.words",
+    "harness.errors",
+    "harness.secrets",
+    "harness.plugins",
+    "harness.settings",
+    "harness.OUR_PACKAGES",
+)
 
 
 def upwards(package: str, rooms: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -48,8 +55,9 @@ MAY_IMPORT = {
         for room, below in upwards("harness", ROOMS_OF_HARNESS).items()
     },
     **{room: (*below, "harness.records", *FLOOR) for room, below in upwards("reports", ROOMS_OF_REPORTS).items()},
-    "harness.errors": ("harness.secrets", "harness.OUR_PACKAGES"),
+    "harness.words": ("harness.OUR_PACKAGES",),
     "harness.secrets": (),
+    "harness.errors": ("harness.words", "harness.secrets"),
     "harness.plugins": ("harness.errors", "harness.secrets", "harness.plugins", "harness.OUR_PACKAGES"),
     "harness.settings": ("harness.errors", "harness.plugins", "harness.settings"),
     "harness.records": ("harness.records", "harness.errors", "harness.secrets"),

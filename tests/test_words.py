@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import errors
+from harness import words as room_words
 from harness.errors import RefusedError, UnknownNameError, WordedError
 from harness.settings.faults import Fault, FaultyError
 
@@ -39,7 +39,7 @@ def raised() -> Iterator[tuple[Path, str, set[str]]]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 match node:
                     case ast.Call(ast.Name(name) | ast.Attribute(attr=name), [ast.Constant(str(code))], keywords) if (
-                        name.endswith("Error") or name == "__init__"
+                        name.endswith("Error") or name in ("__init__", "said")
                     ) and (code.count(" ") == 0 and "." in code):
                         yield path, code, {str(one.arg) for one in keywords}
 
@@ -79,12 +79,12 @@ def test_a_folder_beside_the_packages_hides_no_words(tmp_path: Path, monkeypatch
     (tmp_path / "harness/models").mkdir(parents=True)
     (tmp_path / "models").mkdir()
     shutil.copy(ROOT / "harness/models/words.toml", tmp_path / "harness/models/words.toml")
-    monkeypatch.setattr(errors, "__file__", str(tmp_path / "harness/errors.py"))
-    errors._words_of.cache_clear()
+    monkeypatch.setattr(room_words, "__file__", str(tmp_path / "harness/words.py"))
+    room_words.words_of.cache_clear()
     try:
-        assert errors._words_of("models")
+        assert room_words.words_of("models")
     finally:
-        errors._words_of.cache_clear()
+        room_words.words_of.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from harness.cli.status import status
 from harness.cli.tune import tune
 from harness.cli.verb import Verb, added
 from harness.cli.worker import worker
+from harness.words import said
 
 GROUPS: dict[str, list[Callable[..., None]]] = {
     "Ask": [plan, freeze, run, worker, tune],
@@ -85,7 +86,7 @@ def _version(asked: bool) -> None:
 def _main(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help=said("cli.help_main_version"))
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:

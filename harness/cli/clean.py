@@ -16,6 +16,7 @@ from harness.cli.console import print_json, print_table, print_text
 from harness.cli.options import HomeOption, JsonOption, TrustOption
 from harness.errors import BenchError, few, note
 from harness.runs import home_folder, use_recorded_plugins
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
@@ -26,7 +27,7 @@ YOUNG_S = 600.0
 
 
 def clean(
-    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed; without it, nothing is deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help=said("cli.help_clean_yes"))] = False,
     trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,

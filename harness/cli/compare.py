@@ -17,6 +17,7 @@ from harness.cli.options import HomeOption, JsonOption, TrustOption, knob_text
 from harness.cli.verb import Reader, added
 from harness.errors import RefusedError, few, nearest, note
 from harness.runs import home_folder, run_folder, use_recorded_plugins, warn_of_damage
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -52,20 +53,18 @@ class Runs:
 def compare(
     treatment: Annotated[
         str,
-        typer.Argument(
-            help="SWEEP/ARM, the folder of one cell under runs/, or results of another tool that are of one arm."
-        ),
+        typer.Argument(help=said("cli.help_compare_treatment")),
     ],
-    baseline: Annotated[str, typer.Argument(help="What it is compared with, in the same form.")],
+    baseline: Annotated[str, typer.Argument(help=said("cli.help_compare_baseline"))],
     metric: Annotated[
         str | None,
-        typer.Option("--metric", metavar="M", help="eval.final.[TASK.]NAME; default: that of the treatment's sweep."),
+        typer.Option("--metric", metavar="M", help=said("cli.help_compare_metric")),
     ] = None,
     margin_pp: Annotated[
         float | None,
-        typer.Option("--margin-pp", metavar="PP", min=0, help="Differences that do not matter; default: the sweep's."),
+        typer.Option("--margin-pp", metavar="PP", min=0, help=said("cli.help_compare_margin_pp")),
     ] = None,
-    alpha: Annotated[float, typer.Option("--alpha", metavar="A", help="Two-sided level of the interval.")] = 0.05,
+    alpha: Annotated[float, typer.Option("--alpha", metavar="A", help=said("cli.help_compare_alpha"))] = 0.05,
     trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,

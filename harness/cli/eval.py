@@ -14,6 +14,7 @@ from harness.cli.verb import added
 from harness.errors import RefusedError, note
 from harness.evaluate.probe import StatementProbe
 from harness.runs import home_folder, sweeps_holding, use_recorded_plugins
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.evaluate.suite import Suite, SuiteResult
@@ -24,16 +25,14 @@ if TYPE_CHECKING:
 def eval_(
     model: Annotated[
         str,
-        typer.Argument(
-            help="A model's folder or .gguf file, a cell or a checkpoint under runs/, builtin:tiny, hf:<id>."
-        ),
+        typer.Argument(help=said("cli.help_eval_model")),
     ],
     tasks: Annotated[
         str | None,
         typer.Option(
             "--tasks",
             metavar="A,B",
-            help="Tasks (see `bench ls tasks`), or files of your own. A cell's own by default.",
+            help=said("cli.help_eval_tasks"),
         ),
     ] = None,
     lm_eval: Annotated[
@@ -41,84 +40,70 @@ def eval_(
         typer.Option(
             "--lm-eval",
             metavar="A,B",
-            help="Tasks of lm-eval, drawn by our engines as their files say; needs pip install -e '.[lm-eval]'.",
+            help=said("cli.help_eval_lm_eval"),
         ),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            "--baseline", metavar="MODEL", help="Evaluate this model too and show the change, paired by problem."
-        ),
+        typer.Option("--baseline", metavar="MODEL", help=said("cli.help_eval_baseline")),
     ] = None,
     memorisation: Annotated[
         bool,
-        typer.Option(
-            "--memorisation", help="Also test whether the model completes statements of --tasks from their beginning."
-        ),
+        typer.Option("--memorisation", help=said("cli.help_eval_memorisation")),
     ] = False,
     preset: Annotated[
         str | None,
         typer.Option(
             "--preset",
             metavar="P",
-            help="A sampling convention: greedy (default with --tasks), r1, dapo, or cell: the cell's own.",
+            help=said("cli.help_eval_preset"),
         ),
     ] = None,
     problems: Annotated[
-        int | None, typer.Option("--problems", metavar="N", min=1, help="The first N of each task; default: all.")
+        int | None, typer.Option("--problems", metavar="N", min=1, help=said("cli.help_eval_problems"))
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option("--samples", metavar="N", min=1, help="Samples of each problem, instead of the preset's."),
+        typer.Option("--samples", metavar="N", min=1, help=said("cli.help_eval_samples")),
     ] = None,
-    k: Annotated[
-        str | None, typer.Option("--k", metavar="1,8", help="k of pass@k; default: 1, 2, 4, ... and the samples.")
-    ] = None,
+    k: Annotated[str | None, typer.Option("--k", metavar="1,8", help=said("cli.help_eval_k"))] = None,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", metavar="T", min=0, help="Instead of the preset's; 0: greedy.")
+        float | None, typer.Option("--temperature", metavar="T", min=0, help=said("cli.help_eval_temperature"))
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", metavar="P", min=0, max=1, help="Instead of the preset's.")
+        float | None, typer.Option("--top-p", metavar="P", min=0, max=1, help=said("cli.help_eval_top_p"))
     ] = None,
     max_completion_tokens: Annotated[
         int | None,
-        typer.Option(
-            "--max-completion-tokens", metavar="N", min=1, help="Instead of the preset's, or of lm-eval's task files'."
-        ),
+        typer.Option("--max-completion-tokens", metavar="N", min=1, help=said("cli.help_eval_max_completion_tokens")),
     ] = None,
     template: Annotated[
-        str | None, typer.Option("--template", metavar="NAME", help="Prompt template; default: each task's own.")
+        str | None, typer.Option("--template", metavar="NAME", help=said("cli.help_eval_template"))
     ] = None,
     grader: Annotated[
         str | None,
-        typer.Option("--grader", metavar="NAME", help="A grader, or a judge's YAML file; default: each task's own."),
+        typer.Option("--grader", metavar="NAME", help=said("cli.help_eval_grader")),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Seed of the samples' noise; default: 0, or the preset's.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help=said("cli.help_eval_seed"))] = None,
     thinking_budget: Annotated[
         str | None,
         typer.Option(
             "--thinking-budget",
             metavar="N,M",
-            help="End the model's thinking after N tokens; one evaluation for each N.",
+            help=said("cli.help_eval_thinking_budget"),
         ),
     ] = None,
     include_path: Annotated[
-        Path | None, typer.Option("--include-path", metavar="DIR", help="A folder with more task files of lm-eval.")
+        Path | None, typer.Option("--include-path", metavar="DIR", help=said("cli.help_eval_include_path"))
     ] = None,
     apply_chat_template: Annotated[
-        bool, typer.Option("--apply-chat-template", help="Send lm-eval's prompts as chat messages; default: as text.")
+        bool, typer.Option("--apply-chat-template", help=said("cli.help_eval_apply_chat_template"))
     ] = False,
-    engine: Annotated[str, typer.Option("--engine", metavar="E", help="auto, torch or vllm.")] = "auto",
-    device: Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:<n>.")] = "auto",
-    dtype: Annotated[str, typer.Option("--dtype", metavar="T", help="auto, float32 or bfloat16.")] = "auto",
-    regrade: Annotated[
-        bool, typer.Option("--regrade", help="Grade stored text again; draws nothing and loads no model.")
-    ] = False,
-    allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Let tasks with unit tests run programs that the model writes.")
-    ] = False,
+    engine: Annotated[str, typer.Option("--engine", metavar="E", help=said("cli.help_eval_engine"))] = "auto",
+    device: Annotated[str, typer.Option("--device", metavar="D", help=said("cli.help_eval_device"))] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", metavar="T", help=said("cli.help_eval_dtype"))] = "auto",
+    regrade: Annotated[bool, typer.Option("--regrade", help=said("cli.help_eval_regrade"))] = False,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help=said("cli.help_eval_allow_code"))] = False,
     plugin: PluginOption = None,
     trust_code: TrustOption = False,
     home: HomeOption = None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.errors import RefusedError
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -23,8 +24,7 @@ ExecutorOption = Annotated[
     typer.Option(
         "--executor",
         metavar="NAME",
-        help="Where cells run: local; ray, the Ray cluster that this machine belongs to; ray:HOST:PORT, another "
-        "cluster. `bench ls executors` lists all.",
+        help=said("cli.help_executor"),
     ),
 ]
 WorkersOption = Annotated[
@@ -33,8 +33,7 @@ WorkersOption = Annotated[
         "--workers",
         metavar="N",
         min=1,
-        help="How many cells, or trials, run at once; default: one per GPU, or per CPU core. If N exceeds the number "
-        "of GPUs, cells share them.",
+        help=said("cli.help_workers"),
     ),
 ]
 StalledAfterOption = Annotated[
@@ -42,8 +41,7 @@ StalledAfterOption = Annotated[
     typer.Option(
         "--stalled-after",
         metavar="TIME",
-        help="Kill a job that makes no progress for this long, e.g. 90s or 2h, and restart it once; the second time, "
-        "it fails.",
+        help=said("cli.help_stalled_after"),
     ),
 ]
 STALLED_AFTER = "30m"

@@ -9,14 +9,13 @@ import typer
 
 from harness.cli.console import print_json, print_text
 from harness.cli.options import HomeOption, JsonOption, RunArgument, TrustOption
+from harness.words import said
 
 
 def export(
     sweep: RunArgument,
-    to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="The form of the tables.")] = "csv",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where they go; default: `export` in the run's folder.")
-    ] = None,
+    to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help=said("cli.help_export_to"))] = "csv",
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help=said("cli.help_export_out"))] = None,
     trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,

@@ -27,6 +27,7 @@ from harness.cli.options import (
 from harness.cli.verb import Verb, added
 from harness.errors import BenchError, RefusedError, UnknownNameError
 from harness.runs import home_folder
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.plugins import Kind
@@ -76,10 +77,8 @@ class ListingLine:
 
 
 def ls(
-    what: Annotated[str, typer.Argument(help=f"sweeps, profiles, {', '.join(KINDS)}, knobs or runs.")] = "sweeps",
-    word: Annotated[
-        str | None, typer.Argument(metavar="[WORD]", help="Only those with this in their name or description.")
-    ] = None,
+    what: Annotated[str, typer.Argument(help=said("cli.help_ls_what", kinds=", ".join(KINDS)))] = "sweeps",
+    word: Annotated[str | None, typer.Argument(metavar="[WORD]", help=said("cli.help_ls_word"))] = None,
     plugin: PluginOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -194,21 +193,19 @@ def _wrapped(text: str, indent: str = "") -> str:
 def show(
     name: Annotated[
         str,
-        typer.Argument(
-            help="An algorithm, sweep, profile or knob, the file of a sweep or judge, any of `bench ls`; or --from's."
-        ),
+        typer.Argument(help=said("cli.help_show_name")),
     ],
     as_: Annotated[
         str | None,
-        typer.Option("--as", metavar="TRAINER", help="Show an algorithm in the settings of trl, verl, openrlhf, ..."),
+        typer.Option("--as", metavar="TRAINER", help=said("cli.help_show_as")),
     ] = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="TRAINER", help="Show what a file with settings of trl, verl, ... computes."),
+        typer.Option("--from", metavar="TRAINER", help=said("cli.help_show_from")),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override an algorithm's knob; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help=said("cli.help_show_set")),
     ] = None,
     plugin: PluginOption = None,
     home: UnusedHomeOption = None,
@@ -331,11 +328,11 @@ def _show_algorithm(name: str, settings: Sequence[str], json: bool) -> None:
 
 
 def diff(
-    first: Annotated[str, typer.Argument(help="An algorithm, see `bench ls algorithms`.")],
-    second: Annotated[str, typer.Argument(help="Another one, or the same with --set.")],
+    first: Annotated[str, typer.Argument(help=said("cli.help_diff_first"))],
+    second: Annotated[str, typer.Argument(help=said("cli.help_diff_second"))],
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a knob of the second one; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help=said("cli.help_diff_set")),
     ] = None,
     plugin: PluginOption = None,
     home: UnusedHomeOption = None,

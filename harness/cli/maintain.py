@@ -16,14 +16,13 @@ from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption
 from harness.errors import RefusedError, UnknownNameError, note
 from harness.runs import home_folder, run_folder
 from harness.secrets import without_password
+from harness.words import said
 
 LOW_DISK_GB = 2.0
 
 
 def doctor(
-    profile: Annotated[
-        str | None, typer.Option("--profile", metavar="P", help="Also say whether this profile fits the memory here.")
-    ] = None,
+    profile: Annotated[str | None, typer.Option("--profile", metavar="P", help=said("cli.help_doctor_profile"))] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -167,9 +166,7 @@ def _data() -> list[Check]:
 
 
 def sync(
-    sweep: Annotated[
-        str | None, typer.Argument(help="Name of a sweep that was run; all of them, and all evaluations, if left out.")
-    ] = None,
+    sweep: Annotated[str | None, typer.Argument(help=said("cli.help_sync_sweep"))] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -200,8 +197,8 @@ def sync(
 
 
 def cp(
-    name: Annotated[str, typer.Argument(help="Name of a shipped sweep, probe or profile.")],
-    target: Annotated[Path, typer.Argument(help="Folder or file to copy to.")] = Path(),
+    name: Annotated[str, typer.Argument(help=said("cli.help_cp_name"))],
+    target: Annotated[Path, typer.Argument(help=said("cli.help_cp_target"))] = Path(),
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -233,10 +230,8 @@ def cp(
 
 
 def coldstart(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the checkpoint; must not exist yet.")],
-    recipe: Annotated[
-        Path | None, typer.Argument(help="YAML with `source` and `cold_start`; default: the recipe of builtin:tiny.")
-    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help=said("cli.help_coldstart_out"))],
+    recipe: Annotated[Path | None, typer.Argument(help=said("cli.help_coldstart_recipe"))] = None,
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:

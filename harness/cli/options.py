@@ -11,36 +11,33 @@ import typer
 
 from harness.cli.completion import run_names, sweep_names
 from harness.errors import RefusedError, note
+from harness.words import said
 
 if TYPE_CHECKING:
     from algorithms import AnyObjective
 
 SWEEP_ARGUMENT = typer.Argument(
     autocompletion=sweep_names,
-    help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one you ran.",
+    help=said("cli.help_sweep"),
 )
 SweepArgument = Annotated[str, SWEEP_ARGUMENT]
 RunArgument = Annotated[
     str,
-    typer.Argument(autocompletion=run_names, help="Name of a sweep that was run, its sweep file, or its folder."),
+    typer.Argument(autocompletion=run_names, help=said("cli.help_run")),
 ]
-HomeOption = Annotated[
-    Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")
-]
+HomeOption = Annotated[Path | None, typer.Option("--home", metavar="DIR", help=said("cli.help_home"))]
 # Every verb takes --home, so that scripts need not know which verbs look at runs.
 UnusedHomeOption = Annotated[Path | None, typer.Option("--home", metavar="DIR", hidden=True)]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
-OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in the browser once it is written.")]
+JsonOption = Annotated[bool, typer.Option("--json", help=said("cli.help_json"))]
+OpenOption = Annotated[bool, typer.Option("--open", help=said("cli.help_open"))]
 ProfileOption = Annotated[
     str | None,
-    typer.Option("--profile", metavar="P", help="Profile instead of the sweep's own: a shipped name or a file."),
+    typer.Option("--profile", metavar="P", help=said("cli.help_profile")),
 ]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a knob in all arms; repeatable.")
-]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=said("cli.help_set"))]
 SeedsOption = Annotated[
     int | None,
-    typer.Option("--seeds", metavar="N", help="Number of seeds; if more than the sweep file has, new ones are added."),
+    typer.Option("--seeds", metavar="N", help=said("cli.help_seeds")),
 ]
 EvalSamplesOption = Annotated[
     int | None,
@@ -48,14 +45,14 @@ EvalSamplesOption = Annotated[
         "--eval-samples",
         metavar="N",
         min=1,
-        help="Samples per problem in the final evaluation (eval.samples). Trained cells are not trained again.",
+        help=said("cli.help_final_samples"),
     ),
 ]
-ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]
+ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help=said("cli.help_arms"))]
 
 PluginOption = Annotated[
     list[str] | None,
-    typer.Option("--plugin", metavar="MODULE", help="A plug-in module, in this folder or installed; repeatable."),
+    typer.Option("--plugin", metavar="MODULE", help=said("cli.help_plugin")),
 ]
 
 
@@ -72,7 +69,7 @@ TrustOption = Annotated[
     typer.Option(
         "--trust-code",
         callback=_trust_code,
-        help="Run code that comes with the records, though you have not run it before. Read it first.",
+        help=said("cli.help_trust"),
     ),
 ]
 

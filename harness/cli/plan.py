@@ -29,6 +29,7 @@ from harness.cli.options import (
 )
 from harness.errors import few
 from harness.runs import home_of
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -192,7 +193,7 @@ def plan(
     arms: ArmsOption = None,
     time: Annotated[
         bool,
-        typer.Option("--time", help="If no finished cell tells the time, train one step in a temporary folder."),
+        typer.Option("--time", help=said("cli.help_plan_time")),
     ] = False,
     executor: ExecutorOption = "local",
     trust_code: TrustOption = False,

@@ -14,6 +14,7 @@ from harness.cli.console import print_json, print_table, print_text
 from harness.cli.options import HomeOption, JsonOption, TrustOption
 from harness.errors import RefusedError
 from harness.runs import finished_analysis, finished_verdicts, home_folder
+from harness.words import said
 
 MIN_PAIRS_FOR_SD = 2
 SMALLEST_PP = 0.001
@@ -100,18 +101,18 @@ class PowerDesign:
 
 
 def power(
-    sweep: Annotated[str, typer.Argument(help="A sweep that was run, or with --sd any sweep: name or file.")],
+    sweep: Annotated[str, typer.Argument(help=said("cli.help_power_sweep"))],
     effect: Annotated[
         str | None,
-        typer.Option("--effect", metavar="EFFECT", help="Difference to detect, in percentage points, such as 2pp."),
+        typer.Option("--effect", metavar="EFFECT", help=said("cli.help_power_effect")),
     ] = None,
     sd: Annotated[
         float | None,
-        typer.Option("--sd", metavar="PP", help="Assume this run-to-run sd of an arm instead of that of the records."),
+        typer.Option("--sd", metavar="PP", help=said("cli.help_power_sd")),
     ] = None,
     correlation: Annotated[
         float | None,
-        typer.Option("--correlation", metavar="R", help="With --sd: correlation of two arms over seeds; default 0."),
+        typer.Option("--correlation", metavar="R", help=said("cli.help_power_correlation")),
     ] = None,
     trust_code: TrustOption = False,
     home: HomeOption = None,

@@ -24,6 +24,7 @@ from harness.cli.options import (
 from harness.cli.until import MostSeedsOption, UntilOption, command_until, require_one_plan_of_seeds
 from harness.errors import BenchError, RefusedError, few, note
 from harness.runs import finished_verdicts, home_folder, home_of, read_arms, run_folder, use_recorded_plugins
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.plan import Plan
@@ -122,7 +123,7 @@ def verify(
     sweep: RunArgument,
     reflection_words: Annotated[
         str | None,
-        typer.Option("--reflection-words", metavar="A,B", help="The words that the report was written with, if any."),
+        typer.Option("--reflection-words", metavar="A,B", help=said("cli.help_verify_reflection_words")),
     ] = None,
     trust_code: TrustOption = False,
     home: HomeOption = None,
@@ -178,8 +179,7 @@ def verdict(
         typer.Option(
             "--require",
             metavar="TEXT",
-            help="ARM RELATION than|to|against ARM; repeatable. RELATION: better, worse, equivalent, identical, "
-            "inconclusive, not worse, not better, not equivalent.",
+            help=said("cli.help_verdict_require"),
         ),
     ] = None,
     trust_code: TrustOption = False,

@@ -16,6 +16,7 @@ from harness.cli.console import print_json, print_link, print_table, print_text
 from harness.cli.options import HomeOption, JsonOption, OpenOption, RunArgument, TrustOption, words
 from harness.errors import RefusedError, note
 from harness.runs import home_folder, record_look, require_any_done, run_folder, use_recorded_plugins, warn_of_damage
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -43,13 +44,12 @@ def report(
         typer.Option(
             "--reflection-words",
             metavar="A,B",
-            help="Words whose tokens are followed through training, whole words in any case; default: However, "
-            "Recheck, Wait, Aha, Hmm, Alternatively.",
+            help=said("cli.help_report_reflection_words"),
         ),
     ] = None,
     format_: Annotated[
         Literal["latex", "csv"] | None,
-        typer.Option("--format", help="Print the table of results for a paper (LaTeX with booktabs) or a spreadsheet."),
+        typer.Option("--format", help=said("cli.help_report_format")),
     ] = None,
     open_: OpenOption = False,
     trust_code: TrustOption = False,

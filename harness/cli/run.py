@@ -40,6 +40,7 @@ from harness.cli.until import (
 )
 from harness.errors import BenchError, RefusedError, few, note
 from harness.runs import home_folder, home_of, run_folder
+from harness.words import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,12 +50,8 @@ if TYPE_CHECKING:
     from harness.run.sweep import SweepRun
 
 
-RetryInvalidOption = Annotated[
-    bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
-]
-RetryFailedOption = Annotated[
-    bool, typer.Option("--retry-failed", help="If a cell fails, restart it once, from its last checkpoint.")
-]
+RetryInvalidOption = Annotated[bool, typer.Option("--retry-invalid", help=said("cli.help_retry_invalid"))]
+RetryFailedOption = Annotated[bool, typer.Option("--retry-failed", help=said("cli.help_retry_failed"))]
 
 
 def run(
@@ -67,16 +64,13 @@ def run(
     workers: WorkersOption = None,
     retry_invalid: RetryInvalidOption = False,
     retry_failed: RetryFailedOption = False,
-    fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="Stop the run at the first cell that fails or is invalid.")
-    ] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help=said("cli.help_run_fail_fast"))] = False,
     from_: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="RUN",
-            help="Instead of a sweep: repeat this finished run in another home, as its records describe it, and "
-            "compare the weights.",
+            help=said("cli.help_run_from"),
         ),
     ] = None,
     until: UntilOption = None,

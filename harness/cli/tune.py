@@ -27,6 +27,7 @@ from harness.cli.options import (
 from harness.errors import BenchError, RefusedError, note
 from harness.runs import home_of
 from harness.secrets import without_password
+from harness.words import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,25 +45,19 @@ def tune(
     sweep: SweepArgument,
     trials: Annotated[
         int | None,
-        typer.Option(
-            "--trials", metavar="N", min=1, help="Trials in all, those of earlier runs included; default: the file's."
-        ),
+        typer.Option("--trials", metavar="N", min=1, help=said("cli.help_tune_trials")),
     ] = None,
     confirm: Annotated[
         int | None,
-        typer.Option(
-            "--confirm", metavar="SEEDS", min=1, help="Then train the best setting and the default with fresh seeds."
-        ),
+        typer.Option("--confirm", metavar="SEEDS", min=1, help=said("cli.help_tune_confirm")),
     ] = None,
     finish: Annotated[
         str | None,
-        typer.Option(
-            "--finish", metavar="N,N", help="Then train these pruned trials to the end, from where they stopped."
-        ),
+        typer.Option("--finish", metavar="N,N", help=said("cli.help_tune_finish")),
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option("--storage", metavar="URL", help="A database for workers on many machines; default: a file."),
+        typer.Option("--storage", metavar="URL", help=said("cli.help_tune_storage")),
     ] = None,
     profile: ProfileOption = None,
     set_: SetOption = None,

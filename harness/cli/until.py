@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.errors import RefusedError, UnknownNameError, note
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -20,8 +21,7 @@ UntilOption = Annotated[
     typer.Option(
         "--until",
         metavar="verdict",
-        help="Add seeds until every contrast has a verdict. The looks are fixed beforehand, so that the level holds"
-        " over all of them.",
+        help=said("cli.help_until"),
     ),
 ]
 MostSeedsOption = Annotated[
@@ -31,7 +31,7 @@ MostSeedsOption = Annotated[
         metavar="N",
         min=3,
         max=10_000,
-        help="With --until: the seeds at the last look; default: twice the sweep's own, at least 12.",
+        help=said("cli.help_most_seeds"),
     ),
 ]
 

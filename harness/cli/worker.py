@@ -30,6 +30,7 @@ from harness.cli.run import RetryFailedOption, RetryInvalidOption
 from harness.cli.status import states_of
 from harness.errors import BenchError, RefusedError, few, note
 from harness.runs import home_of
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.run.shared_sweep import WorkerRun
@@ -45,7 +46,7 @@ def worker(
     workers: WorkersOption = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Stay until every cell has ended, and take over the cells of workers that die."),
+        typer.Option("--wait", help=said("cli.help_worker_wait")),
     ] = False,
     retry_invalid: RetryInvalidOption = False,
     retry_failed: RetryFailedOption = False,

@@ -14,56 +14,53 @@ from harness.cli.report import list_runs
 from harness.cli.verb import Reader, Verb
 from harness.errors import RefusedError, few, note
 from harness.runs import home_folder
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 
 def import_(
-    name: Annotated[str, typer.Argument(help="What the records are called from now on.")],
+    name: Annotated[str, typer.Argument(help=said("shelves.imports.help_import_name"))],
     sources: Annotated[
         list[str],
-        typer.Argument(help="Files, folders, or patterns like 'runs/{arm}/seed{seed}/trainer_state.json', quoted."),
+        typer.Argument(help=said("shelves.imports.help_import_sources")),
     ],
     format_: Annotated[
         str | None,
-        typer.Option("--format", metavar="F", help="The format, where it is not recognised; `bench ls formats`."),
+        typer.Option("--format", metavar="F", help=said("shelves.imports.help_import_format")),
     ] = None,
     runs: Annotated[
         str | None,
-        typer.Option("--runs", metavar="PATTERN", help="How runs are named inside a source, e.g. '{arm}-seed{seed}'."),
+        typer.Option("--runs", metavar="PATTERN", help=said("shelves.imports.help_import_runs")),
     ] = None,
-    arm: Annotated[
-        str | None, typer.Option("--arm", metavar="A", help="The arm of runs that do not say theirs.")
-    ] = None,
+    arm: Annotated[str | None, typer.Option("--arm", metavar="A", help=said("shelves.imports.help_import_arm"))] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", min=0, help="The seed of runs that do not say theirs.")
+        int | None, typer.Option("--seed", metavar="N", min=0, help=said("shelves.imports.help_import_seed"))
     ] = None,
     configs: Annotated[
         str | None,
-        typer.Option("--configs", metavar="PATTERN", help="Settings in YAML or JSON, e.g. 'runs/{arm}/config.yaml'."),
+        typer.Option("--configs", metavar="PATTERN", help=said("shelves.imports.help_import_configs")),
     ] = None,
     ablate: Annotated[
-        str | None, typer.Option("--ablate", metavar="A,B", help="The settings in which arms differ on purpose.")
+        str | None, typer.Option("--ablate", metavar="A,B", help=said("shelves.imports.help_import_ablate"))
     ] = None,
     co_change: Annotated[
         list[str] | None,
-        typer.Option(
-            "--co-change", metavar="KNOB=WHY", help="A setting that differs besides, with the reason; repeatable."
-        ),
+        typer.Option("--co-change", metavar="KNOB=WHY", help=said("shelves.imports.help_import_co_change")),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="ARM", help="What arms are compared with; default: the first.")
+        str | None, typer.Option("--baseline", metavar="ARM", help=said("shelves.imports.help_import_baseline"))
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", metavar="M", help="eval.final.[TASK.]NAME; default: pass@1, else the first accuracy."),
+        typer.Option("--metric", metavar="M", help=said("shelves.imports.help_import_metric")),
     ] = None,
     margin_pp: Annotated[
-        float, typer.Option("--margin-pp", metavar="PP", min=0, help="Differences that do not matter.")
+        float, typer.Option("--margin-pp", metavar="PP", min=0, help=said("shelves.imports.help_import_margin_pp"))
     ] = 1.0,
     question: Annotated[
-        str | None, typer.Option("--question", metavar="Q", help="What the arms are to answer.")
+        str | None, typer.Option("--question", metavar="Q", help=said("shelves.imports.help_import_question"))
     ] = None,
     plugin: PluginOption = None,
     home: HomeOption = None,

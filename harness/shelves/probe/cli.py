@@ -12,13 +12,14 @@ from harness.cli.options import HomeOption, JsonOption, ProfileOption, SetOption
 from harness.cli.verb import Verb
 from harness.errors import RefusedError, note
 from harness.runs import home_folder
+from harness.words import said
 
 
 def probe(
-    file: Annotated[str, typer.Argument(help="A probe file, or the name of a shipped one.")] = "probe",
+    file: Annotated[str, typer.Argument(help=said("shelves.probe.help_probe_file"))] = "probe",
     cell: Annotated[
         Path | None,
-        typer.Option("--cell", metavar="DIR", help="Measure at the newest checkpoint of this cell, not at its start."),
+        typer.Option("--cell", metavar="DIR", help=said("shelves.probe.help_probe_cell")),
     ] = None,
     profile: ProfileOption = None,
     set_: SetOption = None,

@@ -14,6 +14,7 @@ from harness.cli.options import HomeOption, JsonOption, TrustOption, words
 from harness.cli.verb import Verb
 from harness.errors import RefusedError, few, nearest, note
 from harness.runs import home_folder, run_folder, sweeps_holding, use_recorded_plugins
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.records import CellRecord
@@ -21,14 +22,12 @@ if TYPE_CHECKING:
 
 
 def replay(
-    run: Annotated[
-        str, typer.Argument(help="A sweep that was run, <sweep>/<arm> for one arm of it, or the folder of a cell.")
-    ],
+    run: Annotated[str, typer.Argument(help=said("shelves.replay.help_replay_run"))],
     algorithms: Annotated[
-        str, typer.Option("--algorithms", metavar="A,B", help="Policy-gradient algorithms (see `bench ls algorithms`).")
+        str, typer.Option("--algorithms", metavar="A,B", help=said("shelves.replay.help_replay_algorithms"))
     ],
     steps: Annotated[
-        str | None, typer.Option("--steps", metavar="1,5-9", help="Only these steps; default: all that are stored.")
+        str | None, typer.Option("--steps", metavar="1,5-9", help=said("shelves.replay.help_replay_steps"))
     ] = None,
     trust_code: TrustOption = False,
     home: HomeOption = None,

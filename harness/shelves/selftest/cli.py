@@ -12,15 +12,16 @@ from harness.cli.console import print_json, print_table
 from harness.cli.options import JsonOption, UnusedHomeOption
 from harness.cli.verb import Verb
 from harness.errors import BenchError, RefusedError, note
+from harness.words import said
 
 
 def selftest(
     device: Annotated[
-        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")
+        str, typer.Option("--device", metavar="D", help=said("shelves.selftest.help_selftest_device"))
     ] = "auto",
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="CHECK", help="Only this check; repeatable. `bench ls checks` lists all."),
+        typer.Option("--only", metavar="CHECK", help=said("shelves.selftest.help_selftest_only")),
     ] = None,
     home: UnusedHomeOption = None,
     json: JsonOption = False,

@@ -34,6 +34,7 @@ from harness.cli.verb import Verb
 from harness.errors import BenchError, RefusedError, note
 from harness.plugins.user_code import TRUST_OPTION
 from harness.runs import home_folder
+from harness.words import said
 
 ADDRESS = "127.0.0.1"
 PORT = 8642
@@ -82,7 +83,7 @@ _OF_FILE = "script-src 'none'; sandbox"
 
 def ui(
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port on this machine; 0: any that is free.")
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help=said("shelves.ui.help_ui_port"))
     ] = PORT,
     trust_code: TrustOption = False,
     home: HomeOption = None,
