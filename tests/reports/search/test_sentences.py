@@ -31,6 +31,7 @@ STUDIES: Mapping[str, Mapping[str, Any]] = {
     "twenty trials": study_document(20),
     "fewest tokens": study_document(20) | {"objectives": [TOKENS]},
     "one trial": study_document(1),
+    "one trial, not the default": study_document(1, changes={0: {"is_default": False}}),
     "no trial": study_document(0),
     "all failed": study_document(5, changes=FAILED),
     "two objectives": study_document(40, objectives=2),
@@ -67,7 +68,10 @@ def test_the_sentences(tmp_path: Path) -> None:
     ("name", "is_warned"),
     [
         *((name, True) for name in ("twenty trials", "two objectives", "a flagged winner")),
-        *((name, False) for name in ("one trial", "no trial", "all failed", "a default that won")),
+        *(
+            (name, False)
+            for name in ("one trial", "one trial, not the default", "no trial", "all failed", "a default that won")
+        ),
     ],
 )
 def test_a_winner_that_was_picked_and_not_confirmed_is_warned_of(tmp_path: Path, name: str, is_warned: bool) -> None:
