@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, Protocol, TypeGuard, TypeVar, get_args
 
-from harness.errors import RefusedError
+from harness.errors import InvalidError, RefusedError
 from harness.plugins import Kind
 from harness.records.files import DamagedRecordError
 from harness.words import said
@@ -52,15 +52,14 @@ class Figure:
     def __post_init__(self) -> None:
         require_figure_name(self.name)
         if self.group not in get_args(Group):
-            raise ValueError(
-                f"figure {self.name}: its group is {self.group!r}; give one of {', '.join(get_args(Group))}"
-            )
+            known = ", ".join(get_args(Group))
+            raise InvalidError("reports.figure_group_unknown", name=self.name, group=self.group, known=known)
 
 
 def require_figure_name(name: str) -> None:
     """Raise ValueError unless the name can be the stem of files and an anchor on a page."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError(f"a figure has the name {name!r}: use lower-case letters, digits and _, e.g. pass_at_k")
+        raise InvalidError("reports.figure_name_malformed", name=name)
 
 
 def _is_figure(thing: object) -> TypeGuard[Figure]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import WordedError, few, nearest
+from harness.errors import InvalidError, WordedError, few, nearest
 from harness.records.scores import METRIC_PREFIX, accuracy_names
 from harness.records.tables import as_array, read_columns
 from harness.words import said
@@ -386,7 +386,7 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
         measured = [one for part in each_in_processes(_with_records, parts, processes) for one in part]
     done = {(m.cell.arm, m.cell.seed): m for m in measured}
     if not done:
-        raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")
+        raise InvalidError("reports.no_cell_done", sweep=sweep.name)
     if all(measurement.score_pp is None for measurement in done.values()):
         recorded = {name for m in done.values() if m.final is not None for name in m.final["metrics"]}
         names = sorted(filter(sweep.compares_arms, recorded))
