@@ -6,6 +6,7 @@ import torch
 from harness.engines.base import EngineMismatchError
 from harness.engines.parity import BOUNDS, probe_sequences, require_parity
 from harness.models.language_model import LanguageModel
+from tests.refusals import refuses
 
 
 def logps(language_model: LanguageModel, sequences: list[list[int]]) -> list[list[float]]:
@@ -48,15 +49,16 @@ def test_others_do_not(language_model: LanguageModel, off: float) -> None:
     sequences = [[3, 4], [5, 6, 7, 8]]
     wrong = logps(language_model, sequences)
     wrong[1][2] += off
-    with pytest.raises(EngineMismatchError, match=r"vLLM.*on average.*rollout\.engine=torch"):
+    with refuses(EngineMismatchError, "engines.log_probs_differ_after_sync", engine="vLLM"):
         require_parity(language_model.model, sequences, wrong, "vLLM")
 
 
-def test_the_message_has_both_numbers(language_model: LanguageModel) -> None:
+def test_the_refusal_has_both_numbers(language_model: LanguageModel) -> None:
     sequences = [[3, 4, 5]]
     wrong = [[logp + 0.12 for logp in row] for row in logps(language_model, sequences)]
-    with pytest.raises(EngineMismatchError, match=r"differ by 0\.12 .* torch\.float32 explains at most 0\.001"):
+    with refuses(EngineMismatchError, "engines.log_probs_differ_after_sync", bound=BOUNDS["float32"]) as raised:
         require_parity(language_model.model, sequences, wrong, "vLLM")
+    assert raised.value.fields["difference"] == pytest.approx(0.12, abs=1e-5)
 
 
 def test_bfloat16_rounds_more(language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

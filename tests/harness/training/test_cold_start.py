@@ -17,6 +17,7 @@ from harness.models.tiny import tiny_tokenizer
 from harness.training import cold_start, demonstrations
 from harness.training.cold_start import fine_tune, load_recipe
 from tests.harness.training import rollouts
+from tests.refusals import refuses
 
 DEMONSTRATIONS = [("3+5=", "#8"), ("3+5+9=", "8,17#17"), ("1+1+1+1=", "2,3,wait,2,3,4#4")]
 
@@ -118,22 +119,22 @@ class TestDemonstrationsOfAFile:
         assert all(one.completion[-1] == start.tokenizer.eos_token_id for one in drawn)
 
     def test_none_of_which_fits_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(RefusedError, match=r"a\.jsonl: none of .* fits max_completion_tokens=2\. Raise it"):
+        with refuses(RefusedError, "training.no_demonstration_fits", n_seen=3):
             run(recipe(write(tmp_path / "a.jsonl"), max_completion_tokens=2))
 
     def test_that_is_missing_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(RefusedError, match=r"nowhere\.jsonl: there is no such file.*demonstrations:arithmetic"):
+        with refuses(RefusedError, "training.no_demonstrations_file", path="nowhere.jsonl"):
             run(recipe(tmp_path / "nowhere.jsonl"))
 
     def test_that_is_empty_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(RefusedError, match=r"a\.jsonl: holds no demonstrations\. Write one"):
+        with refuses(RefusedError, "training.no_demonstrations", path="a.jsonl"):
             run(recipe(write(tmp_path / "a.jsonl", [])))
 
     @pytest.mark.parametrize("line", ['{"problem": "1+1="', '{"problem": "1+1="}', '["1+1=", "#2"]', "7", ""])
     def test_with_a_bad_line_is_refused_with_its_number(self, tmp_path: Path, line: str) -> None:
         path = write(tmp_path / "a.jsonl", DEMONSTRATIONS[:2])
         path.write_text(path.read_text() + line + "\n")
-        with pytest.raises(RefusedError, match=r"a\.jsonl:3: not an object with `problem` and `solution`"):
+        with refuses(RefusedError, "training.not_a_demonstration", path="a.jsonl", number=3):
             run(recipe(path))
 
 

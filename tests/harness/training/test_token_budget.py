@@ -23,6 +23,7 @@ from harness.training.update_report import StepReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import moved_model, pair_batch
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -189,14 +190,14 @@ def test_scores_and_measurements_are_those_of_the_smaller_budget() -> None:
 
 class TestRefused:
     def test_where_the_split_is_part_of_the_objective(self) -> None:
-        with pytest.raises(RefusedError, match=r"micro_batch_tokens=100 \(CUDA out of memory.*micro_token_mean.*lower"):
+        with refuses(RefusedError, "training.out_of_memory_in_objective", tokens=100):
             policy_update(
                 {"objective.aggregation": "micro_token_mean", "train.micro_batch_tokens": 100},
                 lambda policy: limited(policy, 60),
             )
 
     def test_a_row_that_does_not_fit(self) -> None:
-        with pytest.raises(RefusedError, match=r"cannot be split further.*activation_checkpointing"):
+        with refuses(RefusedError, "training.out_of_memory"):
             policy_update(
                 {"train.micro_batch_tokens": 100, "train.reference_rows": 0}, lambda policy: limited(policy, 4)
             )
@@ -205,7 +206,7 @@ class TestRefused:
         policy, start = moved_model(), frozen_copy(rollouts.model())
         spec = small_spec({"algorithm": "dpo", "objective.matching": "sorted"})
         update = PreferenceUpdate(limited(policy, 60), spec, rollouts.PAD, start, start)
-        with pytest.raises(RefusedError, match="cannot be split further"):
+        with refuses(RefusedError, "training.out_of_memory"):
             update.run(pair_batch(), step=1)
 
 

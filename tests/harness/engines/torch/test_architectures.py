@@ -31,6 +31,7 @@ from harness.engines.torch.engine import TorchEngine
 from harness.engines.torch.passes import EAGER, GRAPHS, BatchShapes, LayerMasks
 from harness.errors import RefusedError
 from harness.random_keys import random_key
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +140,7 @@ def test_layers_are_called_one_by_one_where_that_is_all_that_the_model_does(mode
 def test_layers_of_another_kind_are_refused() -> None:
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"])
     model.config.layer_types = ["full_attention", "linear_attention", "full_attention"]
-    with pytest.raises(RefusedError, match=r"Qwen3ForCausalLM has layers of the kind linear_attention"):
+    with refuses(RefusedError, "engines.layer_kind_not_supported", model="Qwen3ForCausalLM", layers="linear_attention"):
         LayerMasks(model)
 
 
@@ -148,5 +149,5 @@ def test_positions_that_follow_the_longest_sequence_are_refused(of_layers: bool)
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     model = AutoModelForCausalLM.from_config(CONFIGS["llama"])
     model.config.rope_parameters = {"full_attention": rope} if of_layers else rope
-    with pytest.raises(RefusedError, match=r"LlamaForCausalLM has rotary embeddings of the type dynamic"):
+    with refuses(RefusedError, "engines.rope_frequencies_not_steady", model="LlamaForCausalLM"):
         TorchEngine(model, 0, EOS, decode=lambda tokens: "")
