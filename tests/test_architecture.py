@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,9 +69,12 @@ MAY_IMPORT = {
     "reports.statistics": ("reports.statistics",),
 }
 
-PRODUCT_LINES = 85_600
+PRODUCT_LINES = 85_700
 """The most lines of Python that the product may have. A commit that raises it says what the new lines buy; one that
 deletes many lowers it."""
+
+TEST_LINES = 70_500
+"""The same for the tests."""
 
 HEAVY = ("torch", "transformers", "mlflow", "matplotlib", "vllm", "ray", "datasets", "math_verify", "optuna")
 
@@ -91,22 +94,23 @@ def within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-def imports(code: str, module: str, types_too: bool = True) -> Iterator[str]:
-    """Yield the names of ours that the code imports: at the top, in functions, and with types_too for type checking."""
-    tree = ast.parse(code)
-    if not types_too:
-        tree.body = [
-            node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
-        ]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: `from .` hides which room is meant; write the whole name"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        yield from (name for name in names if name.partition(".")[0] in (*PACKAGES, "tests", "benchmarks"))
+@functools.cache
+def imports(code: str, module: str) -> tuple[tuple[str, bool], ...]:
+    """Return the names of ours that the code imports, anywhere; with each, whether it is for type checking only."""
+    found = []
+    for top in ast.parse(code).body:
+        for_types = isinstance(top, ast.If) and "TYPE_CHECKING" in ast.dump(top.test)
+        for node in ast.walk(top):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{module}: `from .` hides which room is meant; write the whole name"
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            ours = (name for name in names if name.partition(".")[0] in (*PACKAGES, "tests", "benchmarks"))
+            found += [(name, for_types) for name in ours]
+    return tuple(found)
 
 
 def is_shelf(name: str) -> bool:
@@ -118,7 +122,7 @@ def forbidden(code: str, module: str) -> list[str]:
     allowed = MAY_IMPORT[rule]
     return [
         name
-        for name in imports(code, module)
+        for name, _ in imports(code, module)
         if not any(within(name, one) for one in allowed)
         or (is_shelf(name) and not is_shelf(module))
         or (within(name, "harness.cli") and any(within(module, below) for below in ("harness.api", "harness.runs")))
@@ -172,12 +176,17 @@ def circle(uses: dict[str, set[str]]) -> list[str]:
     return next((found for module in uses if (found := search([module]))), [])
 
 
+def file_of(name: str) -> str:
+    """Return the module that defines an imported name."""
+    return name if name in SOURCES else file_of(name.rpartition(".")[0])
+
+
 def test_no_files_import_each_other_in_a_circle() -> None:
     uses = {
         module: {
-            max((other for other in SOURCES if within(name, other)), key=len)
-            for name in imports(code, module, types_too=False)
-            if name.partition(".")[0] in PACKAGES
+            file_of(name)
+            for name, for_types in imports(code, module)
+            if not for_types and name.partition(".")[0] in PACKAGES
         }
         - {module}
         for module, code in SOURCES.items()
@@ -186,14 +195,15 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     assert circle({"a": {"b", "d"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
 
 
-def test_the_sum_of_lines() -> None:
-    by_package = {
-        package: sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / package).rglob("*.py"))
-        for package in PACKAGES
+@pytest.mark.parametrize(("folders", "most"), [(PACKAGES, PRODUCT_LINES), (("tests",), TEST_LINES)])
+def test_the_sum_of_lines(folders: tuple[str, ...], most: int) -> None:
+    by_folder = {
+        folder: sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / folder).rglob("*.py"))
+        for folder in folders
     }
-    total = sum(by_package.values())
-    print(f"{total:,} lines: {by_package}")
-    assert total <= PRODUCT_LINES
+    total = sum(by_folder.values())
+    print(f"{total:,} lines: {by_folder}")
+    assert total <= most
 
 
 def nounless_beginnings(code: str) -> list[str]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import functools
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from scipy import stats
 
 from docs.findings import __main__ as findings_program
-from docs.findings import imported, source
+from docs.findings import answer, imported, source
 from docs.findings.answer import Kept, _judged, all_runs, judged, summary
 from docs.findings.change import before_and_after
-from docs.findings.contents import HEAD_ROWS, README, with_head
+from docs.findings.contents import README
 from docs.findings.measures import Measure, difference, measures_table
 from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
 from evals.graders import grader_version
@@ -30,7 +29,7 @@ from harness.records.files import write_json
 from reports.measure import analyse
 from reports.measure.interactions import declared_names
 from reports.page.document import verdict_document, write_data
-from reports.page.kept import is_kept, verify_kept
+from reports.page.kept import is_kept, kept_report, verify_kept
 from reports.report import SECTIONS, ContrastRow, Report
 from reports.statistics import power
 from tests.reports.synthetic import write_sweep
@@ -41,20 +40,29 @@ MOST_BYTES = 20_000_000
 MOST_DETECTABLE_PP = {4: 1.0, 8: 1.5, 12: 1.5}
 """By the most contrasts: with the spread of the profile `tiny`, at the last look."""
 
+KEPT_EXTRACTION_VERSION, KEPT_GRADER_VERSIONS = 5, {"numeric": 4}
+"""Versions under which the kept records were made. Hashes of cells cover them: a run of today has other hashes."""
+
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_can_be_asked_and_can_answer(name: str) -> None:
+def test_a_run_can_answer_and_repeats_the_cells_that_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sweep, profile or default has changed since: a reader who runs the command of a page trains the same cells."""
     run = RUNS[name]
     if "smollm2" in name and not Path(".models").is_dir():
         pytest.skip("needs the model that `make models` fetches to .models")
+    for module in (hashing, references):
+        monkeypatch.setattr(module, "EXTRACTION_VERSION", KEPT_EXTRACTION_VERSION)
+        monkeypatch.setattr(
+            module, "grader_version", lambda grader: KEPT_GRADER_VERSIONS.get(grader) or grader_version(grader)
+        )
     plan = make_plan(run.sweep, run.profile, run.set, seeds=run.most_seeds)
     plan.require_answerable()
     declared = declared_names(plan.grid, [*plan.arms], plan.baseline)
-    n_seeds = len(plan.request.seed_list)
     allowed = next(pp for most, pp in MOST_DETECTABLE_PP.items() if len(declared) <= most)
     sd = 0.8 * max(one.sd_ratio for one in declared)
     if "smollm2" not in name:  # its noise is another; the page says what could have been detected
-        assert power(sd, n=n_seeds, alpha=plan.sweep.compare.alpha / len(declared)).effect <= allowed
+        alpha = plan.sweep.compare.alpha / len(declared)
+        assert power(sd, n=len(plan.request.seed_list), alpha=alpha).effect <= allowed
     compared = {one.name for one in declared} | {one.baseline for one in declared} | {*plan.arms}
     for finding in FINDINGS:
         for prediction in finding.predicts:
@@ -62,14 +70,27 @@ def test_a_run_can_be_asked_and_can_answer(name: str) -> None:
             if finding.runs[prediction.run] == run:
                 assert {arm, baseline} - {"0"} <= compared, f"{finding.number}: {prediction.says}"
 
+    kept = Kept(run.record)
+    if not run.record.is_dir() or kept.numerics != NUMERICS_VERSION:
+        return
+    if len(kept.sweep.seeds) != run.most_seeds:
+        plan = make_plan(run.sweep, run.profile, run.set, seeds=len(kept.sweep.seeds))
+    if kept.sweep.tuning is not None:  # which cells there are, its searches decided
+        tuned = kept.sweep.tuning.arms
+        searches = {arm: digest(search) for arm, search in arm_searches(plan.request).items()}
+        assert searches == {arm: one.digest for arm, one in tuned.items()}
+        plan = with_tuning(plan, tuned)
+    assert {cell.hash for cell in plan.cells} == kept.settings()
+
 
 def test_each_claim_has_its_number_and_its_source() -> None:
     assert [one.number for one in FINDINGS] == list(range(1, len(FINDINGS) + 1))
     assert all(any(character.isdigit() for character in one.source) for one in FINDINGS)
 
 
-def test_what_is_committed_is_whole() -> None:
+def test_what_is_committed_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pages are those that the records give, every record passes `bench verify`, and none is of no finding."""
+    monkeypatch.setattr(answer, "kept_report", functools.cache(kept_report))
     pages = findings_program.pages(FINDINGS)
     assert {*FOLDER.glob("*.md"), *FOLDER.glob("*.svg"), README} == {*pages}
     for path, text in pages.items():
@@ -80,33 +101,6 @@ def test_what_is_committed_is_whole() -> None:
         difference = verify_kept(folder).difference
         assert difference is None, f"{folder.name}: {difference.sentence}"
     assert sum(path.stat().st_size for path in RECORDS.rglob("*") if path.is_file()) < MOST_BYTES
-
-
-KEPT_EXTRACTION_VERSION, KEPT_GRADER_VERSIONS = 5, {"numeric": 4}
-"""Versions under which the kept records were made. Hashes of cells cover them: a run of today has other hashes."""
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in RECORDS.glob("*") if path.is_dir()))
-def test_the_command_of_a_page_asks_for_the_cells_that_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a reader who runs it repeats them: no sweep, profile or default has changed since."""
-    kept, run = Kept(RECORDS / name), RUNS[name]
-    for module in (hashing, references):
-        monkeypatch.setattr(module, "EXTRACTION_VERSION", KEPT_EXTRACTION_VERSION)
-        monkeypatch.setattr(
-            module, "grader_version", lambda grader: KEPT_GRADER_VERSIONS.get(grader) or grader_version(grader)
-        )
-    if kept.numerics != NUMERICS_VERSION:
-        pytest.skip(f"trained under numerics {kept.numerics}")
-    if "smollm2" in name and not Path(".models").is_dir():
-        pytest.skip("needs the model that `make models` fetches to .models")
-    plan = make_plan(run.sweep, run.profile, run.set, seeds=len(kept.sweep.seeds))
-    if kept.sweep.tuning is not None:  # which cells there are, its searches decided
-        tuned = kept.sweep.tuning.arms
-        assert {arm: digest(search) for arm, search in arm_searches(plan.request).items()} == {
-            arm: one.digest for arm, one in tuned.items()
-        }
-        plan = with_tuning(plan, tuned)
-    assert {cell.hash for cell in plan.cells} == kept.settings()
 
 
 ARMS = {"base": 0.0, "up": 3.0, "same": 0.0}
@@ -170,6 +164,11 @@ def end(folder: Path, **fields: Any) -> Path:
     return folder
 
 
+def rows(page: str, first: str) -> list[list[str]]:
+    """Return the cells of the rows of a page's tables that begin with this cell."""
+    return [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(f"| {first} |")]
+
+
 def runner(ended: Path, calls: list[list[str]]) -> Callable[[Sequence[str]], int]:
     """A `bench` whose runs end at once."""
 
@@ -197,63 +196,20 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     assert {path.name: path.read_text() for path in (own / "folder").glob("*.md")} == first
 
     page = first["01_knob.md"]
-    assert (
-        "**It helps. 7 predictions:" in page
-        and "It helps here." in page
-        and "Not registered before its first cell." in page
-    )
-    assert "bench run mine --profile tiny" in page and "before training 35% pass@1" in page
-    assert "The knob \\| helps." in first["README.md"], "a bar ends no cell of the table"
-    assert "All arms: `algorithm: grpo`." in page
-    assert "| up | `objective.scale: none` | 35.0% |" in page and "| same | no changes | 35.0% |" in page
-    assert "2 contrasts of 1 sweep and on 7 predictions" in first["README.md"]
-    assert "[A knob](docs/findings/01_knob.md) | It helps. 7 predictions" in (own / "README.md").read_text()
+    assert "Not registered" in page and "pending" not in page
+    assert "training 35%" in page
+    assert "knob \\|" in first["README.md"], "a bar ends no cell of the table"
+    assert rows(page, "up")[0][1:3] == ["`objective.scale: none`", "35.0%"]
+    assert "](docs/findings/01_knob.md)" in (own / "README.md").read_text()
 
 
-LOWER = {("up", 0): {"score": 0.1}}
-
-
-def test_a_page_shows_what_each_arm_was_tuned_to_and_what_that_cost(own: Path, ended: Path, tmp_path: Path) -> None:
-    found = {
-        arm: {
-            "digest": "", "trial": 1, "values": {"train.learning_rate": rate}, "search_pp": 81.0, "default_pp": 70.0,
-            "complete": 7, "generated_tokens": 5000, "at_end": [], "short_pp": 0.4, "short_sd_pp": 0.2,
-        }
-        for arm, rate in zip(ARMS, (1e-4, 2e-4, 3e-4), strict=True)
-    }  # fmt: skip
-    tuning = {"knobs": ["train.learning_rate"], "trials": 8, "seeds": [10**6], "searches": {}, "arms": found}
-    claim(own, runs={"small": {"sweep": "mine"}, "tuned": {"sweep": "theirs"}})
-    able, tuned = runner(ended, []), runner(end(tmp_path / "theirs", tuning=tuning, changes=LOWER), [])
-    assert findings_program.main([], lambda words: tuned(words) if words[1] == "theirs" else able(words)) == 0
-    page = (own / "folder" / "01_knob.md").read_text()
-    assert "| up | 0.0002 | 7 of 8 | 70.0 | 81.0 |" in page
-    assert "The searches before them generated 15k tokens more." in page
-    assert verify_kept(own / "records" / "theirs-tiny").difference is None, "what the searches left open is kept"
-
-    untuned, own_best = (
-        next(row for row in Kept(own / "records" / name).contrasts if row.arm == "up")
-        for name in ("mine-tiny", "theirs-tiny")
-    )
-    method = (own / "folder" / "method.md").read_text()
-    row = next(line for line in method.splitlines() if "| [1](01_knob.md) | up against base |" in line)
-    shown = [float(cell.split()[0]) for cell in row.strip("| ").split(" | ")[2:]]
-    assert own_best.bests is not None
-    expected = [untuned.difference_pp, own_best.difference_pp, own_best.bests.difference_pp]
-    assert shown == pytest.approx(expected, abs=0.05) and shown[0] != shown[1]
-    assert "| up | `objective.scale: none`, found: `train.learning_rate=0.0002` |" in page
-
-
-def test_a_run_that_does_not_end_is_said_and_the_others_are_made(
-    own: Path, ended: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_does_not_end_is_said_and_the_others_are_made(own: Path, ended: Path) -> None:
     claim(own, runs={"small": {"sweep": "mine"}, "other": {"sweep": "theirs", "set": ["train.steps=3"]}}, predicts=[])
-    calls: list[list[str]] = []
-    able = runner(ended, calls)
-    code = findings_program.main([], lambda words: 1 if words[1] == "theirs" else able(words))
-    assert code == 1 and "has not ended, and is not kept: bench run theirs" in capsys.readouterr().err
+    able = runner(ended, [])
+    assert findings_program.main([], lambda words: 1 if words[1] == "theirs" else able(words)) == 1
     assert is_kept(own / "records" / "mine-tiny") and not is_kept(own / "records" / "theirs-tiny+steps=3")
     assert {path.name for path in (own / "folder").glob("*.md")} == {"01_knob.md", "README.md", "method.md"}
-    assert "Not run yet: other." in (own / "folder" / "01_knob.md").read_text()
+    assert "yet: other." in (own / "folder" / "01_knob.md").read_text()
 
 
 def test_findings_are_made_in_the_order_asked_with_the_workers_asked(own: Path, ended: Path) -> None:
@@ -284,20 +240,8 @@ def test_what_is_done_is_whole_whenever_it_is_stopped(own: Path, ended: Path) ->
     assert is_kept(own / "records" / "mine-tiny")
     written = {path: path.read_text() for path in (*own.glob("*.md"), *(own / "folder").glob("*.md"))}
     assert len(written) == 4
-    assert "1 prediction: 1 shown. 1 of 2 runs pending." in written[own / "folder" / "README.md"]
+    assert re.search(r"\b1 shown\b.*\b1 of 2\b", written[own / "folder" / "README.md"])
     assert findings_program.pages(source.read_findings(own / "folder")) == written
-
-
-def test_the_readme_shows_the_head_of_the_table(own: Path, ended: Path) -> None:
-    for number in range(1, HEAD_ROWS + 2):
-        claim(own, number)
-    findings_program.main([], runner(ended, []))
-    head = (own / "README.md").read_text()
-    rows = [line for line in head.splitlines() if line.startswith("| [A knob]")]
-    assert [row.split("](")[1][:16] for row in rows] == [f"docs/findings/0{n}" for n in range(1, HEAD_ROWS + 1)]
-    assert head.startswith("# bench\n\n<!-- findings -->\n| ") and head.endswith("\n<!-- /findings -->\n\n## Try it\n")
-    with pytest.raises(RefusedError, match="no lines `<!-- findings -->`"):
-        with_head("# bench\n", [], [])
 
 
 def test_another_score_can_be_asked_for_where_the_cells_are_gone(own: Path, ended: Path) -> None:
@@ -308,25 +252,8 @@ def test_another_score_can_be_asked_for_where_the_cells_are_gone(own: Path, ende
     claim(own, measures={"right answers": "final_scores.pass@1"}, predicts=predicts)
     assert findings_program.main(["--pages"]) == 0
     page = (own / "folder" / "01_knob.md").read_text()
-    assert "| small | right answers: `up more than base` | shown | the difference is" in page
+    assert rows(page, "small")[0][2] == "shown"
     assert not (own / "records" / "mine-tiny" / "measures.csv").exists()
-
-
-def test_what_training_changed_is_against_the_model_before_it(own: Path, ended: Path) -> None:
-    """The start solves 35 %, and a cell of the baseline about 40 %."""
-    measures = {"right answers": "final_scores.pass@1", "elsewhere": "final_scores.pass@1[task=direct:arithmetic]"}
-    claim(own, measures=measures, predicts=[])
-    findings_program.main([], runner(ended, []))
-    kept = Kept(own / "records" / "mine-tiny")
-    scores = [value for (arm, _), value in kept.measured("final_scores.pass@1").items() if arm == "base"]
-    change = np.mean(scores) - 0.35
-    half = stats.t.ppf(0.975, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5
-    moved = "up" if change > half else "down" if change < -half else "undecided"
-    row = f"0.35 | {0.35 + change:.3g} | {change:+.3g} [{change - half:+.3g}, {change + half:+.3g}] | {moved} |"
-    page = (own / "folder" / "01_knob.md").read_text()
-    assert f"| small | pass@1 | {row}" in page
-    assert f"| small | right answers | {row}" in page, "a measure of the final scores, under its own name"
-    assert "| small | elsewhere |" not in page, "the score of another task is not this one's"
 
 
 def test_a_cell_is_compared_with_its_start_on_other_tasks(
@@ -353,7 +280,7 @@ def test_a_cell_is_compared_with_its_start_on_other_tasks(
     assert words[0] == "eval" and words[2:6] == ["--baseline", "builtin:tiny", "--tasks", "gsm8k"]
     assert "/cells/arm0-s0-" in words[1] and words[-2:] == [str(own / "runs" / "tiny"), "--json"]
     page = (own / "folder" / "01_knob.md").read_text()
-    assert "| gsm8k | avg@n | 2 | 0% | 50% | +50.0 pp | 50.0 pp | 1 | 0 |" in page
+    assert rows(page, "gsm8k") == [["gsm8k", "avg@n", "2", "0%", "50%", "+50.0 pp", "50.0 pp", "1", "0"]]
     assert verify_kept(own / "records" / "mine-tiny").difference is None
 
 
@@ -363,7 +290,7 @@ RMSE = {"n_predicted": 6, "rmse_law": 0.1, "rmse_line": 0.2, "rmse_last": 0.3, "
 
 
 def test_the_laws_of_logs_made_elsewhere_are_kept_without_them(
-    own: Path, ended: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own: Path, ended: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim(own, imported={"made elsewhere": {"logs": "logs", "origin": "https://there", "ablate": ["a", "b"]}})
     calls: list[list[str]] = []
@@ -378,7 +305,6 @@ def test_the_laws_of_logs_made_elsewhere_are_kept_without_them(
 
     monkeypatch.delenv("BENCH_EXTERNAL", raising=False)
     assert findings_program.main([], call) == 2 and calls == []
-    assert "Put those of https://there into $BENCH_EXTERNAL/logs" in capsys.readouterr().err
     monkeypatch.setenv("BENCH_EXTERNAL", str(own))
     (own / "logs").mkdir()
     assert findings_program.main(["--pages"], call) == 0 and not (own / "folder" / "01_knob.md").exists()
@@ -386,7 +312,7 @@ def test_the_laws_of_logs_made_elsewhere_are_kept_without_them(
     assert findings_program.main([], lambda words: able(words) if words[0] in ("freeze", "run") else call(words)) == 0
     assert [words[0] for words in calls] == ["import", "report"] and calls[0][-4:-2] == ["--ablate", "a,b"]
     page = (own / "folder" / "01_knob.md").read_text()
-    assert "| ppo | 9 | 1 | 2 | 0.5 | 0.1 | 0.2 | 0.3 | 0.4 |" in page and "in 1 of 1 run" in page
+    assert rows(page, "ppo") == [["ppo", "9", "1", "2", "0.5", "0.1", "0.2", "0.3", "0.4"]]
     assert str(own) not in (own / "records" / "logs.csv").read_text()
 
 
@@ -404,10 +330,8 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     ends = difference(kept.measured("final_scores.pass@1"), "up", "base")
     assert ends is not None and ends.low > 0
     assert [one.outcome for one in found[3:]] == ["shown", "shown", "refuted", "undecided"]
-    assert f"95% interval [{ends.low:+.3g}, {ends.high:+.3g}]" in found[3].why
-    assert found[6].why == "it was not recorded"
-    assert summary(found[:1]) == "1 prediction: 1 shown."
-    assert summary([found[0], found[0], found[2]]) == "3 predictions: 2 shown, 1 refuted."
+    assert f"[{ends.low:+.3g}, {ends.high:+.3g}]" in found[3].why
+    assert re.findall(r"\d \w+", summary([found[0], found[0], found[2]])) == ["3 predictions", "2 shown", "1 refuted"]
     assert f"**{summary(found)}**" in (own / "folder" / "01_knob.md").read_text()
 
 
@@ -451,40 +375,27 @@ def test_a_measure_is_the_mean_of_a_cells_rows(tmp_path: Path) -> None:
     assert Measure.parse("table.other").values(tmp_path) == Measure.parse("none.value").values(tmp_path) == {}
     assert measures_table(tmp_path, ["table.step"]).splitlines()[:2] == ["arm,seed,measure,value", "a,0,table.step,2.8"]
     assert measures_table(tmp_path, ["table.other"]) == ""
-    with pytest.raises(RefusedError, match=r"a measure is TABLE.COLUMN"):
+    with pytest.raises(RefusedError):
         Measure.parse("value")
-
-
-def test_a_difference_of_a_measure_is_paired_by_seed() -> None:
-    rng = np.random.default_rng(0)
-    shared = rng.normal(0, 10, 8)
-    values = {("base", seed): shared[seed] for seed in range(8)}
-    values |= {("arm", seed): shared[seed] + 1 + 0.1 * rng.normal() for seed in range(7)}
-    found = difference(values, "arm", "base")
-    assert found is not None and found.n == 7
-    assert abs(found.mean - 1) < 0.2
-    assert 0 < found.high - found.low < 0.5, "unpaired it would be tens"
-    assert difference(values, "absent", "base") is None
-    alone = difference({("arm", 0): 1.0, ("arm", 1): 2.0}, "arm", None)
-    assert alone is not None and alone.mean == 1.5 and math.isnan(alone.low)
 
 
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"predicts": [{"run": "smal", "says": "up better than base"}]}, "unknown run 'smal'; did you mean small"),
-        ({"predicts": [{"run": "small", "says": "up not worse than base"}]}, "a claim predicts better, worse or"),
-        ({"predicts": [{"run": "small", "says": "up above base", "measure": "luck"}]}, "of a measure say `ARM more"),
+        ({"predicts": [{"run": "smal", "says": "up better than base"}]}, "'smal'; did you mean small"),
+        ({"predicts": [{"run": "small", "says": "up not worse than base"}]}, "predicts.0: says is"),
+        ({"predicts": [{"run": "small", "says": "up above base", "measure": "luck"}]}, "predicts.0: 'up above base'"),
         ({"predicts": [{"run": "small", "says": "up more than base", "measure": "lack"}]}, "did you mean luck"),
-        ({"measures": {"length": "tokens"}}, "'tokens': a measure is TABLE.COLUMN"),
-        ({"about": "coverage"}, "runs: state them, or set about to coverage"),
-        ({"clam": "x"}, "clam is not a key here; did you mean claim"),
+        ({"measures": {"length": "tokens"}}, "'tokens'"),
+        ({"about": "coverage"}, "runs: "),
+        ({"clam": "x"}, "clam is not a key"),
     ],
 )
 def test_a_faulty_source_is_refused(own: Path, fields: dict[str, Any], fault: str) -> None:
     claim(own, **fields)
-    with pytest.raises(RefusedError, match=fault):
+    with pytest.raises(RefusedError) as refused:
         source.read_findings(own / "folder")
+    assert fault in str(refused.value) and str(refused.value).startswith(str(own / "folder"))
 
 
 def test_settings_have_homes_and_records_of_their_own() -> None:
@@ -516,12 +427,11 @@ def test_a_finding_is_registered_run_kept_and_verified(own: Path) -> None:
     claim(own, runs={"small": one, "greedy": greedy}, predicts=says, measures={"entropy (nats)": "steps.entropy/full"})
     assert findings_program.main([]) == 0
     page = (own / "folder" / "01_knob.md").read_text()
-    assert "Registered before the first cell. Digest" in page and "was not registered itself" in page
-    assert "| arithmetic | avg@n | 4 |" in page
-    assert "greedy | pass@1" in page, "the page says of both evaluations whether they moved"
-    assert [verify_kept(own / "records" / name).difference for name in ("mine-tiny", "mine-tiny+temperature=0")] == [
-        None
-    ] * 2
+    assert "Registered before" in page
+    assert rows(page, "arithmetic")[0][1:3] == ["avg@n", "4"]
+    assert "pass@1" in [row[1] for row in rows(page, "greedy")], "both evaluations say whether they moved"
+    for name in ("mine-tiny", "mine-tiny+temperature=0"):
+        assert verify_kept(own / "records" / name).difference is None
     cells = [path.name for path in (own / "runs" / "tiny" / "mine" / "cells").iterdir()]
     assert len(cells) == 12, "the greedy evaluation trains nothing"
     trained = {path: path.stat().st_mtime_ns for path in (own / "runs").rglob("steps.jsonl")}

@@ -14,13 +14,12 @@ import pytest
 from harness.config.model_source import TINY
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
-from harness.records import CellRecord, SweepRecord, read_sweep
+from harness.records import read_sweep
 from harness.records.files import read_json
 from harness.run.worker import run_job
 from tests.harness.run.stages_here import job_of
 
 MAX_PACKAGE_BYTES = 2_000_000
-MIN_GAIN = 0.15
 MAX_FINAL = 0.9
 
 
@@ -37,33 +36,17 @@ def bench_run(sweep: str, home: Path, *options: str) -> dict[str, Any]:
     return dict(json.loads(result.stdout))
 
 
-def final_pass_at_1(cell: CellRecord) -> float:
-    (score,) = [row for row in cell.read_scores() if row["final"]]
-    return score["metrics"]["pass@1"] or 0.0
-
-
-def base_pass_at_1(record: SweepRecord) -> float:
-    (score,) = record.base_scores_of()
-    return score["metrics"]["pass@1"] or 0.0
-
-
 def test_the_model_is_small() -> None:
     assert sum(path.stat().st_size for path in TINY.rglob("*")) <= MAX_PACKAGE_BYTES
 
 
+@pytest.mark.slow
 def test_before_training_right_answers_are_neither_rare_nor_sure(tmp_path: Path) -> None:
     spec = make_plan("std_norm", "tiny").first_spec
-    assert (spec.model.source, spec.eval.problems, spec.eval.samples, spec.eval.temperature) == (
-        "builtin:tiny",
-        200,
-        16,
-        1.0,
-    )
+    assert (spec.model.source, spec.eval.problems, spec.eval.samples) == ("builtin:tiny", 200, 16)
     path = tmp_path / "base.json"
-    assert run_job(job_of("base", path, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None) == (
-        "done",
-        None,
-    )
+    job = job_of("base", path, spec, tmp_path)
+    assert run_job(job, tmp_path, StartingPoint(), lambda event: None) == ("done", None)
     (score,) = read_json(path)
     assert (score["n_problems"], score["n_samples"]) == (200, 16)
     assert 0.3 <= score["metrics"]["pass@1"] <= 0.6
@@ -71,29 +54,28 @@ def test_before_training_right_answers_are_neither_rare_nor_sure(tmp_path: Path)
 
 
 @pytest.mark.long
-def test_grpo_gains_on_every_seed_and_leaves_headroom(tmp_path: Path) -> None:
-    bench_run("std_norm", tmp_path, "--arms", "group_std")
-    record = read_sweep(tmp_path / "std_norm")
-    assert record.budget_tokens is not None
-    base = base_pass_at_1(record)
-    spec = make_plan("std_norm", "tiny").first_spec
-    a_step_tokens = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt * spec.rollout.max_completion_tokens
+@pytest.mark.parametrize(
+    ("sweep", "arm", "gain"),
+    [("std_norm", "group_std", 0.15), ("dpo_vs_grpo", "dpo_online", 0.10), ("ppo", "step_rewards", 0.10)],
+)
+def test_training_gains_on_every_seed_and_leaves_headroom(sweep: str, arm: str, gain: float, tmp_path: Path) -> None:
+    """PPO with rewards for steps: from outcomes alone its critic can foretell little (see sweeps/ppo.yaml)."""
+    bench_run(sweep, tmp_path, "--arms", arm, "--seeds", "6")
+    record = read_sweep(tmp_path / sweep)
+    (base,) = (row["metrics"]["pass@1"] or 0.0 for row in record.base_scores_of())
     assert [cell.seed for cell in record.cells] == [0, 1, 2, 3, 4, 5]
+    rollout = make_plan("std_norm", "tiny").first_spec.rollout
+    a_step_tokens = rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
     for cell in record.cells:
-        final = final_pass_at_1(cell)
-        assert final - base >= MIN_GAIN, cell.path.name
-        assert final < MAX_FINAL, cell.path.name
-        assert (cell.generated_tokens or 0) < record.budget_tokens + a_step_tokens, cell.path.name
-
-
-@pytest.mark.long
-def test_online_dpo_gains_on_every_seed(tmp_path: Path) -> None:
-    bench_run("dpo_vs_grpo", tmp_path, "--arms", "dpo_online")
-    record = read_sweep(tmp_path / "dpo_vs_grpo")
-    base = base_pass_at_1(record)
-    assert [cell.seed for cell in record.cells] == [0, 1, 2, 3, 4, 5]
-    for cell in record.cells:
-        assert final_pass_at_1(cell) - base >= 0.10, cell.path.name
+        (final,) = (row["metrics"]["pass@1"] or 0.0 for row in cell.read_scores() if row["final"])
+        assert final - base >= gain, cell.path.name
+        if sweep == "std_norm":
+            assert record.budget_tokens is not None
+            assert final < MAX_FINAL, cell.path.name
+            assert (cell.generated_tokens or 0) < record.budget_tokens + a_step_tokens, cell.path.name
+        if sweep == "ppo":
+            explained = [step["value/explained_variance"] for step in cell.read_steps()[-5:]]
+            assert sum(explained) / len(explained) > 0.3, cell.path.name
 
 
 @pytest.mark.long
@@ -124,16 +106,3 @@ def test_identical_arms_are_identical(tmp_path: Path) -> None:
     assert len({digests[one, seed] for seed in record.seeds}) == 3
     (contrast,) = document["contrasts"]
     assert (contrast["verdict"], contrast["n_pairs"]) == ("identical", 3)
-
-
-@pytest.mark.long
-def test_ppo_gains_on_every_seed_and_its_critic_explains_returns(tmp_path: Path) -> None:
-    """The arm with rewards for steps: from outcomes alone little can be foretold (see sweeps/ppo.yaml)."""
-    bench_run("ppo", tmp_path, "--arms", "step_rewards", "--seeds", "6")
-    record = read_sweep(tmp_path / "ppo")
-    base = base_pass_at_1(record)
-    assert [cell.seed for cell in record.cells] == [0, 1, 2, 3, 4, 5]
-    for cell in record.cells:
-        assert final_pass_at_1(cell) - base >= 0.10, cell.path.name
-        explained = [step["value/explained_variance"] for step in cell.read_steps()[-5:]]
-        assert sum(explained) / len(explained) > 0.3, cell.path.name

@@ -139,7 +139,10 @@ class Prediction(Settings):
 
     @model_validator(mode="after")
     def _is_readable(self) -> Prediction:
-        relation = self.arms[1]
+        try:
+            relation = self.arms[1]
+        except RefusedError as error:  # pydantic collects ValueErrors only, and adds the file and the key
+            raise ValueError(str(error)) from None
         if self.measure is None and relation not in ("better", "worse", "equivalent"):
             raise ValueError(f"says is {self.says!r}: a claim predicts better, worse or equivalent")
         return self

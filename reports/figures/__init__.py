@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeGuard, TypeVar, get_args
 from harness.errors import InvalidError, RefusedError
 from harness.plugins import Kind
 from harness.records.files import DamagedRecordError
+from harness.words import said
 from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
 from reports.measure import Analysis
 from reports.measure.curves import training_axes
@@ -136,7 +137,7 @@ def drawing_of(kind: Kind[AnyFigure], name: str, *records: object) -> Drawing | 
     try:
         drawing = kind.find(name).draw(*records)
         if not isinstance(drawing, Drawing | None):
-            raise TypeError(f"draw returns {type(drawing).__name__}, but must return a Drawing or None")
+            raise TypeError(said("reports.draw_returns_but_must", name=type(drawing).__name__))
     except DamagedRecordError:
         raise
     except Exception as error:  # in a shipped figure it is our bug, in a plug-in the user's mistake

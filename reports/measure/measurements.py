@@ -21,6 +21,7 @@ import numpy.typing as npt
 from harness.errors import InvalidError, WordedError, few, nearest
 from harness.records.scores import METRIC_PREFIX, accuracy_names
 from harness.records.tables import as_array, read_columns
+from harness.words import said
 from reports.measure.final_samples import COLUMNS, FinalSamples
 from reports.processes import each_in_processes
 from reports.statistics import FloatArray
@@ -180,7 +181,7 @@ class Measurement:
         counted = ("generated_tokens",) if self.cell.generated_tokens is not None else ()
         columns = _columns(path, self.cell.read_step_columns(), ("step", *counted))
         if (back := np.flatnonzero(np.diff(columns["step"]) <= 0)).size:
-            raise _damaged(path, f"the step of row {back[0] + 2} is no later than that of the row before it")
+            raise _damaged(path, said("reports.step_row_no_later", back=back[0] + 2))
         return columns
 
     @cached_property

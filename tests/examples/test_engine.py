@@ -17,6 +17,7 @@ from harness.errors import RefusedError
 from harness.plan.memory import estimate_memory
 from harness.records import CellRecord
 from tests.harness.run.small import run_cell, small_spec
+from tests.refusals import refuses
 
 EXAMPLE = Path(__file__).parent / "extending" / "engine.py"
 SETTINGS = {"rollout.engine": "plain", "train.steps": 2, "eval.every": 0}
@@ -36,7 +37,7 @@ def test_a_spec_knows_it(folder: Path) -> None:
     assert (engine_on("cpu", "plain"), engine_on("cpu", "auto")) == ("plain", "torch")
     estimate = estimate_memory(spec, cuda=False)
     assert estimate is not None and "kv_cache" not in estimate.parts_bytes
-    with pytest.raises(RefusedError, match="unknown engine 'plane'; did you mean plain"):
+    with refuses(RefusedError, "bench.unknown_name", noun="engine", nearest="; did you mean plain?"):
         small_spec({"rollout.engine": "plane"})
 
 

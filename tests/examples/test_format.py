@@ -20,7 +20,7 @@ def test_a_format_of_one_s_own_is_imported(bench: Bench, tmp_path: Path) -> None
         rows = "".join(f"p{number} {verdict}\n" for number, verdict in enumerate(verdicts.split()))
         (tmp_path / f"{arm}.verdicts").write_text(rows)
     unknown = bench("import", "ours", "a.verdicts", "b.verdicts")
-    assert unknown.code == 2 and "a.verdicts: is of no format that can be imported" in unknown.err
+    assert unknown.error is not None and unknown.error.code == "shelves.imports.unknown_format"
     assert bench("import", "ours", "a.verdicts", "b.verdicts", "--plugin", "lab_format").code == 0
     finals = {
         cell.arm: cell.read_scores()[-1]["metrics"]["pass@1"] for cell in read_sweep(tmp_path / "runs/ours").cells
@@ -28,4 +28,4 @@ def test_a_format_of_one_s_own_is_imported(bench: Bench, tmp_path: Path) -> None
     assert finals == {"a": 0.5, "b": 1.0}
     (tmp_path / "b.verdicts").write_text("p0 right\np1 maybe\n")
     wrong = bench("import", "ours", "a.verdicts", "b.verdicts", "--plugin", "lab_format")
-    assert wrong.code == 2 and "b.verdicts, row 2: is 'p1 maybe'" in wrong.err
+    assert wrong.code == 2 and "'p1 maybe'" in wrong.err

@@ -15,6 +15,7 @@ from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.rewards import PARTS
 from tests.harness.run.small import run_cell, small_spec
+from tests.refusals import refuses
 
 EXAMPLE = Path(__file__).parent / "extending" / "reward_part.py"
 SETTINGS = {"reward.parts.repetition": 0.5, "reward.repetition.ngram_words": 1, "train.steps": 2, "eval.every": 0}
@@ -30,14 +31,15 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_its_options_are_knobs_like_any_other(folder: Path) -> None:
     knob = "reward.repetition.ngram_words"
-    assert spec_knobs()[knob].description == "words per n-gram"
+    assert spec_knobs()[knob].description
     assert governor(knob) == "reward.parts.repetition"
     assert active(small_spec(SETTINGS))[knob] == 1
     assert knob not in active(small_spec())
-    with pytest.raises(RefusedError, match=r"reward\.repetition\.ngram_words is 0: .* greater than or equal to 1"):
+    with refuses(RefusedError, "value", path=knob):
         small_spec(SETTINGS | {knob: 0})
-    with pytest.raises(RefusedError, match=r"repetition\.ngram_words=2 has no effect without the part repetition"):
+    with pytest.raises(RefusedError) as refused:  # without the part
         small_spec({knob: 2})
+    assert "repetition.ngram_words=2" in str(refused.value)
     spec = small_spec(SETTINGS)
     assert type(spec).model_validate_json(spec.model_dump_json()) == spec
 
@@ -61,5 +63,5 @@ def test_its_source_is_in_the_hash_of_cells_that_use_it(folder: Path) -> None:
     plugins.use([], [])
     assert semantic_hash(small_spec()) == unused
     assert "repetition" not in PARTS.names()
-    with pytest.raises(RefusedError, match=r"unknown key reward\.repetition\.ngram_words"):
+    with refuses(RefusedError, "unknown", path="reward.repetition.ngram_words"):
         small_spec(SETTINGS)

@@ -76,12 +76,8 @@ def run(spec: RunSpec, home: Path) -> tuple[CellRecord, str, str]:
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_an_adapter_is_short(adapter: str) -> None:
+def test_an_adapter_is_short_and_its_sweep_plans(adapter: str) -> None:
     assert (EXAMPLES / adapter / "train.py").read_text(encoding="utf-8").count("\n") <= 150
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_the_shipped_sweep_plans(adapter: str) -> None:
     plan = make_plan(str(EXAMPLES / adapter / "sweep.yaml"))
     assert {cell.arm for cell in plan.cells} == {"bench", adapter}
 
@@ -92,11 +88,10 @@ def test_a_cell_that_another_trainer_trains_is_a_cell_although_the_trainer_died(
     """It resumes from its checkpoint of step 2, and no row shows that it ever stopped."""
     cell, state, reason = run(spec_of(adapter, mode="dies"), tmp_path)
     assert state == "refused"
-    assert re.search(r"exit code 9 after step 2\.\n  Its last lines:\n(.*\n)*  CUDA out of memory", reason), reason
+    assert "code 9 after" in reason and "  CUDA out" in reason, "its last lines"
     cell, state, reason = run(spec_of(adapter, mode="dies"), tmp_path)
     assert (state, cell.step, cell.generated_tokens, cell.flags) == ("done", 6, 6 * DRAWN_TOKENS, []), reason
     assert [start["from_step"] for start in cell.read_starts()] == [0, 2]
-    assert "Training from step 2" in cell.log.read_text()
     rows = cell.read_steps()
     assert [row["generated_tokens"] for row in rows] == [DRAWN_TOKENS * step for step in range(1, 7)]
     assert rows[1]["reward/mean"] == 0.2 and rows[1]["grad_norm"] == 0.5
@@ -105,17 +100,12 @@ def test_a_cell_that_another_trainer_trains_is_a_cell_although_the_trainer_died(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_a_budget_of_tokens_ends_a_trainer_with_the_step_that_uses_it(adapter: str, tmp_path: Path) -> None:
-    cell, state, reason = run(spec_of(adapter, {"budget.tokens": 2 * DRAWN_TOKENS + 1}), tmp_path)
+def test_a_budget_of_tokens_ends_a_trainer_and_so_does_a_gradient_that_it_hides(adapter: str, tmp_path: Path) -> None:
+    cell, state, reason = run(spec_of(adapter, {"budget.tokens": 2 * DRAWN_TOKENS + 1}), tmp_path / "budget")
     assert (state, cell.step, cell.generated_tokens) == ("done", 3, 3 * DRAWN_TOKENS), reason
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_a_gradient_that_is_nan_is_seen_although_the_trainer_hides_it(adapter: str, tmp_path: Path) -> None:
-    cell, state, reason = run(spec_of(adapter, mode="diverges"), tmp_path)
+    cell, state, reason = run(spec_of(adapter, mode="diverges"), tmp_path / "diverges")
     assert (state, cell.step, cell.flags) == ("done", 2, ["nan"]), reason
-    assert re.match(r"diverged \((actor|optim)/grad_norm is nan at step 3\)", str(cell.reason))
+    assert re.search(r"(actor|optim)/grad_norm is nan at step 3", str(cell.reason))
 
 
 def test_a_setting_of_ones_own_that_bench_decides_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,22 +114,24 @@ def test_a_setting_of_ones_own_that_bench_decides_is_refused(tmp_path: Path, mon
     given = {"args": own, "output": str(tmp_path), "prompts": str(tmp_path / "prompts.jsonl")}
     write_json(tmp_path / "config.json", config_of(spec_of("verl")) | given)
     monkeypatch.setattr("sys.argv", ["train.py", str(tmp_path / "config.json")])
-    with pytest.raises(SystemExit, match=r"trainer\.args\.overrides sets what bench decides: data\.shuffle=true"):
+    with pytest.raises(SystemExit) as left:
         load("verl").main()
+    assert "data.shuffle=true" in str(left.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"objective.scale": "group_std"}, r"prime-rl cannot express these settings of the objective: scale"),
-        ({"objective.aggregation": "constant_length"}, r"of the objective: aggregation"),
-        ({"objective.kl": {"where": "loss"}}, r"of the objective: kl\.where"),
-        ({"train.epochs": 2}, r"prime-rl has no train\.epochs=2, only 1"),
+        ({"objective.scale": "group_std"}, ": scale"),
+        ({"objective.aggregation": "constant_length"}, ": aggregation"),
+        ({"objective.kl": {"where": "loss"}}, ": kl.where"),
+        ({"train.epochs": 2}, "train.epochs=2"),
     ],
 )
-def test_what_prime_rl_cannot_do_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(SystemExit, match=message):
+def test_what_prime_rl_cannot_do_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(SystemExit) as left:
         prime_rl_settings(changes)
+    assert named in str(left.value)
 
 
 # Preset -> the names under which verl has its advantages and its policy loss, or what it lacks.
@@ -164,7 +156,7 @@ def test_what_verl_is_told_of_each_algorithm(name: str) -> None:
     try:
         settings = load("verl").objective_settings(objective, updates=2, limit_tokens=512)
     except SystemExit as left:
-        assert str(left).removeprefix("verl cannot express these settings of the objective: ") == IN_VERL[name]
+        assert str(left).rpartition(": ")[2] == IN_VERL[name]
         return
     names = [settings["algorithm.adv_estimator"], settings["actor_rollout_ref.actor.policy_loss.loss_mode"]]
     assert " ".join(names) == IN_VERL[name]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import BenchError
@@ -39,6 +38,7 @@ def row(step: int, tokens: int = 0, **metrics: Any) -> dict[str, Any]:
     return {"step": step, "generated_tokens": tokens, **metrics}
 
 
+@settings(max_examples=30)
 @given(cuts=st.lists(st.integers(0, 60), max_size=6))
 def test_lines_are_read_once_wherever_a_write_was_cut(
     cuts: list[int], tmp_path_factory: pytest.TempPathFactory
@@ -61,35 +61,37 @@ def test_names_are_mapped_and_other_metrics_keep_theirs_apart(tmp_path: Path) ->
     assert step == MetricsRow(1, 5, 0, {"reward/mean": 0.5, "program/kl": None, "program/epoch": 0.1})
     metrics = Metrics(tmp_path, START, {"reward/mean": "acb"})
     assert [*metrics.read()] != []
-    sentence = metrics.told_missing()
-    assert re.search(r"reward/mean to acb, which the first row .* lacks; did you mean acc", str(sentence))
-    assert metrics.told_missing() is None
+    assert "acb" in str(metrics.told_missing())
+    assert metrics.told_missing() is None, "it is told once"
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "code", "line"),
     [
-        (
-            [row(1), row(1)],
-            r"line 2: goes from step 1 to 1, .* next is 2\. Resume .* only one of the program's processes",
-        ),
-        ([row(1), row(3)], r"goes from step 1 to 3, .* Write a row for each step"),
-        ([row(1, 9), row(2, 4)], r"generated_tokens falls from 9 to 4"),
-        ([{"step": 1}], r"generated_tokens is None, but every row counts them"),
-        ([row(1, kl="low")], r"kl is 'low', but a metric is a number or null"),
-        (["{"], r"line 1: is no JSON"),
-        (["\udcff"], r"line 1: is no JSON \('utf-8' codec can't decode byte 0xff"),
-        (["[1]"], r"is \[1\], but a row is an object"),
-        ([row(1), {"step": 2, "checkpoint": "c"}], r"checkpoint is of step 2, but the last row is of step 1"),
-        ([row(1), {"step": 1, "checkpoint": "../c"}], r"does not lie below the output folder"),
-        ([row(1), {"step": 1, "checkpoint": "c"}], r"there is no folder"),
-        ([row(1, checkpoint="c")], r"holds a step and a folder and nothing else"),
+        ([row(1, 9), row(2, 4)], "count_falls", 2),
+        ([{"step": 1}], "count_malformed", 1),
+        ([row(1, kl="low")], "metric_not_a_number", 1),
+        (["{"], "line_not_json", 1),
+        (["\udcff"], "line_not_json", 1),
+        (["[1]"], "line_not_an_object", 1),
+        ([row(1), {"step": 2, "checkpoint": "c"}], "checkpoint_of_another_step", 2),
+        ([row(1), {"step": 1, "checkpoint": "../c"}], "checkpoint_outside_folder", 2),
+        ([row(1), {"step": 1, "checkpoint": "c"}], "checkpoint_missing", 2),
+        ([row(1, checkpoint="c")], "announcement_malformed", 1),
     ],
 )
-def test_a_breach_is_named_with_its_line(rows: list[Any], message: str, tmp_path: Path) -> None:
+def test_a_breach_is_named_with_its_line(rows: list[Any], code: str, line: int, tmp_path: Path) -> None:
     write(tmp_path / "out", *rows)
-    with pytest.raises(ContractError, match=message):
+    with refuses(ContractError, f"trainers.{code}", place=f"metrics.jsonl, line {line}"):
         [*Metrics(tmp_path / "out", START, {}).read()]
+
+
+@pytest.mark.parametrize("then", [1, 3])
+def test_steps_go_up_by_one(then: int, tmp_path: Path) -> None:
+    write(tmp_path, row(1), row(then))
+    with pytest.raises(ContractError) as refused:
+        [*Metrics(tmp_path, START, {}).read()]
+    assert f"step 1 to {then}, " in str(refused.value)
 
 
 def test_a_budget_of_trained_tokens_needs_their_count(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_a_loss_that_is_not_finite_is_divergence_and_other_metrics_are_not(
     write(tmp_path, row(1, entropy=float("nan")), row(2, **metrics))
     fine, broken = Metrics(tmp_path, START, names).read()
     assert isinstance(fine, MetricsRow) and fine.not_finite is None and fine.columns == {"program/entropy": None}
-    assert isinstance(broken, MetricsRow) and "at step 2" in str(broken.not_finite)
+    assert isinstance(broken, MetricsRow) and str(broken.not_finite).endswith("step 2")
 
 
 def test_completions_are_numbered_by_prompt_and_wait_for_their_step(tmp_path: Path) -> None:
@@ -118,26 +120,17 @@ def test_completions_are_numbered_by_prompt_and_wait_for_their_step(tmp_path: Pa
     assert [(one["problem_id"], one["sample"]) for one in rollouts.of_step(1)] == [("a", 0), ("a", 1), ("b", 0)]
     assert [one["step"] for one in rollouts.of_step(2)] == [2]
     write(tmp_path, {"step": 2, "problem_id": "a", **drawn}, name="rollouts.jsonl")
-    with pytest.raises(ContractError, match=r"line 5: is of step 2, whose row in metrics\.jsonl was written before"):
+    with refuses(ContractError, "trainers.completion_too_late", place="rollouts.jsonl, line 5", step=2):
         rollouts.of_step(3)
     write(tmp_path, {"step": 3, "problem_id": "a", "text": "x"}, name="rollouts.jsonl")
-    with pytest.raises(ContractError, match="line 6: correct is None, but a completion has one"):
+    with refuses(ContractError, "trainers.completion_lacks_field", place="rollouts.jsonl, line 6", field="correct"):
         rollouts.of_step(3)
 
 
 def start(program: Path, epoch: int, done: Done, *rows: Any) -> None:
     folder = folder_of(program, epoch)
-    config = ProgramConfig(
-        model="m",
-        prompts="p",
-        output=str(folder),
-        done=done,
-        seed=0,
-        budget=Budget(steps=9),
-        checkpoint_every=1,
-        evaluate_every=0,
-        device="cpu",
-    )
+    about: dict[str, Any] = {"model": "m", "prompts": "p", "device": "cpu", "seed": 0, "budget": Budget(steps=9)}
+    config = ProgramConfig(**about, output=str(folder), done=done, checkpoint_every=1, evaluate_every=0)
     for one in rows:
         if isinstance(one, dict) and "checkpoint" in one:
             (folder / one["checkpoint"]).mkdir(parents=True)
@@ -146,16 +139,8 @@ def start(program: Path, epoch: int, done: Done, *rows: Any) -> None:
 
 
 def test_a_later_start_replaces_the_steps_that_it_began_anew(tmp_path: Path) -> None:
-    start(
-        tmp_path,
-        1,
-        START,
-        row(1, 1),
-        row(2, 2),
-        {"step": 2, "checkpoint": "c"},
-        row(3, 3),
-        {"step": 3, "checkpoint": "d"},
-    )
+    announced = [{"step": step, "checkpoint": name} for step, name in ((2, "c"), (3, "d"))]
+    start(tmp_path, 1, START, row(1, 1), row(2, 2), announced[0], row(3, 3), announced[1])
     resumed = Done(step=2, generated_tokens=2, trained_tokens=0)
     start(tmp_path, 3, resumed, row(3, 30), row(3, 31), row(4, 40))  # a breach: what follows does not count
     written = ProgramTotals.by(tmp_path, {}, False, lambda epoch, step: epoch < 3 and step > 2)
@@ -166,24 +151,19 @@ def test_a_later_start_replaces_the_steps_that_it_began_anew(tmp_path: Path) -> 
 
 def test_divergence_is_remembered_so_that_no_start_draws_again_until_it_is_finite(tmp_path: Path) -> None:
     start(tmp_path, 1, START, row(1), {"step": 1, "checkpoint": "c"}, row(2, loss=float("nan")))
-    assert ProgramTotals.by(tmp_path, {}, False, lambda epoch, step: False).diverged == "loss is nan at step 2"
+    diverged = ProgramTotals.by(tmp_path, {}, False, lambda epoch, step: False).diverged
+    assert diverged is not None and "nan" in diverged and diverged.endswith("step 2")
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            {"contract": 2, "new": 1},
-            r"e0001/config\.json: is of contract 2, and this version of bench speaks 1: a newer",
-        ),
-        ({"done": None}, r"e0001/config\.json: is damaged \(done: .*\)\. Restore it"),
-    ],
+    ("changed", "code"),
+    [({"contract": 2, "new": 1}, "trainers.newer_contract"), ({"done": None}, "trainers.config_damaged")],
 )
-def test_a_start_of_a_newer_bench_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+def test_a_start_of_a_newer_bench_is_refused(tmp_path: Path, changed: dict[str, Any], code: str) -> None:
     start(tmp_path, 1, START, row(1))
     path = folder_of(tmp_path, 1) / "config.json"
     write_json(path, json.loads(path.read_text()) | changed)
-    with pytest.raises(BenchError, match=message):
+    with refuses(BenchError, code, path="config.json"):
         ProgramTotals.by(tmp_path, {}, False, lambda epoch, step: False)
 
 

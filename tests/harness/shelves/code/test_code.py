@@ -66,21 +66,20 @@ def test_a_cell_learns_from_tests_as_from_the_answers(tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 def test_the_page_says_what_contained_the_programs(task: str, tmp_path: Path) -> None:
-    arms: dict[str, dict[str, Any]] = {
-        "all": {},
-        "share": {"reward.parts": {"correct": 0.0, "tests_passed": 1.0}},
-    }
     settings = {"task.train": task, "reward.allow_code": True}
-    sweep = bench.write_sweep(tmp_path, {name: {**settings, **arm} for name, arm in arms.items()}, seeds=1)
-    code, printed = bench.run_here(sweep, tmp_path / "runs", page=True)
+    share = {**settings, "reward.parts": {"correct": 0.0, "tests_passed": 1.0}}
+    code, printed = bench.run_here(
+        bench.write_sweep(tmp_path, {"all": settings, "share": share}, seeds=1), tmp_path / "runs", page=True
+    )
     assert code == 0, printed
     page = (tmp_path / "runs" / "small" / "report" / "report.md").read_text()
-    assert "| code.network | " in page and "| code.processes | none but its own |" in page
+    assert {"code.network", "code.processes"} <= {line.split(" | ")[0].strip("| ") for line in page.splitlines()}
 
 
 def test_the_permission_is_asked_for_by_name(task: str) -> None:
-    with pytest.raises(RefusedError, match=r"reward\.grader and eval\.grader run programs.*reward\.allow_code: true"):
+    with pytest.raises(RefusedError) as refused:
         small_spec({"task.train": task})
+    assert "reward.allow_code: true" in str(refused.value)
     allowed = small_spec({"task.train": task, "reward.allow_code": True})
     assert allowed.runs_code and not small_spec().runs_code
     # Permission changes no number, and cells that run no programs are filed as before.
@@ -97,18 +96,19 @@ def test_verdicts_stored_without_programs_are_not_graded_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"reward.grader": "unit_tests"}, r"reward\.grader=unit_tests with arithmetic: .* have no unit tests"),
-        ({"eval.grader": "unit_tests"}, r"eval\.grader=unit_tests with arithmetic: .* have no unit tests"),
-        ({"eval.tasks": ["arithmetic", "programs"]}, r"eval\.grader=numeric with programs: .* have unit tests"),
-        ({"task.train": "programs", "reward.grader": "exact"}, r"reward\.grader=exact with programs"),
-        ({"reward.parts": {"tests_passed": 1.0}}, r"reward\.parts\.tests_passed with reward\.grader=numeric"),
+        ({"reward.grader": "unit_tests"}, "reward.grader=unit_tests with arithmetic"),
+        ({"eval.grader": "unit_tests"}, "eval.grader=unit_tests with arithmetic"),
+        ({"eval.tasks": ["arithmetic", "programs"]}, "eval.grader=numeric with programs"),
+        ({"task.train": "programs", "reward.grader": "exact"}, "reward.grader=exact with programs"),
+        ({"reward.parts": {"tests_passed": 1.0}}, "reward.parts.tests_passed with reward.grader=numeric"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(RefusedError, match=message):
+def test_what_does_not_fit_is_refused_by_name(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(RefusedError) as refused:
         small_spec({"reward.allow_code": True, **settings})
+    assert named in str(refused.value)
 
 
 def test_the_share_of_passed_tests_is_paid() -> None:

@@ -182,7 +182,7 @@ def test_an_experiment_of_mlflow_gives_its_runs(experiment: str) -> None:
     assert [fields["reward/mean"] for fields in run.steps.values()] == [0.25, 0.5]
     assert final(run)["results"].given == {"accuracy": 0.6}
     assert run.config == {"learning_rate": "0.2", "seed": 1}
-    with pytest.raises(RefusedError, match=r"no experiment 'grp'; did you mean grpo\?"):
+    with refuses(RefusedError, "shelves.imports.no_experiment", experiment="grp", nearest="; did you mean grpo?"):
         read_sources([experiment[:-1]])
 
 
@@ -204,7 +204,7 @@ def test_exports_of_wandb_give_curves_and_summaries(tmp_path: Path) -> None:
     assert [final(run)["results"].given for run in cells.values()] == [{"accuracy": 0.6}, {"accuracy": 0.7}]
     assert [run.config for run in cells.values()] == [{"learning_rate": "0.1"}, {"learning_rate": "0.2"}]
     table.write_text(table.read_text().replace("finished", "running", 1))
-    with pytest.raises(RefusedError, match=r"runs.csv, row 2, column State: is 'running'"):
+    with refuses(RefusedError, "shelves.imports.wandb_run_unfinished", number=2, state="running"):
         read_sources([str(table)])
 
 
@@ -217,24 +217,24 @@ def test_every_made_file_is_of_one_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "change", "code"),
     [
-        ("trl/fast/seed0/checkpoint-6/trainer_state.json", ('"log_history"', '"log"'), "is no trainer_state.json"),
-        ("lm_eval/base/seed0/samples_*.jsonl", ('"doc_id": 2', '"doc": 2'), "row 3: has no doc_id"),
-        ("lm_eval/base/seed0/samples_*.jsonl", ('"exact_match": 0.0', '"exact_match": 0.5'), "is 0 or 1"),
-        ("trl/fast/seed0/checkpoint-6/trainer_state.json", ('"step": 1', '"steps": 1'), "is no trainer_state.json"),
-        ("lm_eval/base/seed0/results_*.json", ('"results"', '"outcome"'), "has no `results`"),
-        ("lm_eval/base/seed0/results_*.json", ('"results"', '"results'), "is no JSON"),
+        ("trl/fast/seed0/checkpoint-6/trainer_state.json", ('"log_history"', '"log"'), "not_a_trainer_state"),
+        ("trl/fast/seed0/checkpoint-6/trainer_state.json", ('"step": 1', '"steps": 1'), "not_a_trainer_state"),
+        ("lm_eval/base/seed0/samples_*.jsonl", ('"doc_id": 2', '"doc": 2'), "lm_eval_row_lacks_key"),
+        ("lm_eval/base/seed0/samples_*.jsonl", ('"exact_match": 0.0', '"exact_match": 0.5'), "lm_eval_without_verdict"),
+        ("lm_eval/base/seed0/results_*.json", ('"results"', '"outcome"'), "lm_eval_without_results"),
+        ("lm_eval/base/seed0/results_*.json", ('"results"', '"results'), "lm_eval_results_not_json"),
     ],
 )
 def test_a_file_that_its_tool_did_not_write_so_is_refused(
-    tmp_path: Path, name: str, change: tuple[str, str], message: str
+    tmp_path: Path, name: str, change: tuple[str, str], code: str
 ) -> None:
     (path,) = MADE.glob(name)
     changed = path.read_text().replace(*change)
     assert changed != path.read_text()
     (tmp_path / path.name).write_text(changed)
-    with pytest.raises(RefusedError, match=message) as refused:
+    with refuses(RefusedError, f"shelves.imports.{code}") as refused:
         read_sources([str(tmp_path / path.name)])
     assert str(tmp_path / path.name) in str(refused.value)
 
@@ -248,16 +248,8 @@ def test_metrics_around_training_may_be_of_numpy_and_not_finite(tmp_path: Path) 
     ((_, run),) = read(log).items()
     assert final(run)["a"].given == {"acc/mean@1": 0.25}
     log.write_text(log.read_text().replace("np.float64(0.25)", "np.float64(0.25"))
-    with pytest.raises(RefusedError, match=r"verl\.log: its line of validation metrics cannot be read"):
+    with refuses(RefusedError, "shelves.imports.verl_line_unreadable"):
         read(log)
-
-
-def test_a_log_of_inspect_that_lacks_its_parts_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.eval"
-    with zipfile.ZipFile(path, "w") as log:
-        log.writestr("header.json", json.dumps({"status": "success"}))
-    with pytest.raises(RefusedError, match=r"a\.eval: is not a version 2 log of inspect_ai \(KeyError: 'eval'\)"):
-        read_sources([str(path)])
 
 
 def test_a_log_of_inspect_that_is_damaged_is_refused_and_not_passed_over(tmp_path: Path) -> None:
@@ -265,14 +257,14 @@ def test_a_log_of_inspect_that_is_damaged_is_refused_and_not_passed_over(tmp_pat
     shutil.copy(made, tmp_path / "whole.eval")
     with zipfile.ZipFile(deflated := tmp_path / "deflated.zip", "w", zipfile.ZIP_DEFLATED) as log:
         log.writestr("header.json", json.dumps({"status": "success"}))
-    damages = {
-        "BadZipFile: File is not": made.read_bytes()[: made.stat().st_size // 2],
-        "BadZipFile: samples/.*ZSTD": _with_damage(made, "samples/"),
-        "error: Error -3": _with_damage(deflated, "header.json"),
-    }
-    for error, damaged in damages.items():
-        (tmp_path / "damaged.eval").write_bytes(damaged)
-        with pytest.raises(RefusedError, match=rf"damaged\.eval: is not a version 2 log of inspect_ai \({error}"):
+    for content, error in (
+        (deflated.read_bytes(), "KeyError"),
+        (made.read_bytes()[: made.stat().st_size // 2], "BadZipFile"),
+        (_with_damage(made, "samples/"), "BadZipFile"),
+        (_with_damage(deflated, "header.json"), "error"),
+    ):
+        (tmp_path / "damaged.eval").write_bytes(content)
+        with refuses(RefusedError, "shelves.imports.not_an_inspect_log", error_type=error):
             read_sources([str(tmp_path)])
 
 

@@ -23,6 +23,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import load_model
 from harness.shelves.judges.services import judges_in
 from tests.harness.shelves.judges.judge_server import write_judge
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
@@ -92,9 +93,9 @@ def test_a_judge_asks_a_real_server(address: str, tmp_path: Path, monkeypatch: p
     assert len({reply.question for reply in replies}) == 6
     assert all(reply.text and reply.prompt_tokens > 10 and 1 <= reply.completion_tokens <= 8 for reply in replies)
     assert any(one.reason in ("match", "mismatch") for one in verdicts), [reply.text for reply in replies]
-    with judges_in(tmp_path / "wrong"), pytest.raises(RefusedError, match="HTTP 401"):
+    with judges_in(tmp_path / "wrong"), refuses(RefusedError, "shelves.judges.question_refused", status=401):
         monkeypatch.setenv("JUDGE_KEY", "sk-wrong")
         judge.verdicts(submissions[:1])
-    with judges_in(tmp_path / "long"), pytest.raises(RefusedError, match=r"HTTP 400.*longer context"):
+    with judges_in(tmp_path / "long"), refuses(RefusedError, "shelves.judges.question_refused", status=400):
         monkeypatch.setenv("JUDGE_KEY", "sk-test")
         judge.verdicts([Submission("", "", "one more " * 500, None)])

@@ -8,8 +8,7 @@ from statistics import fmean
 import pytest
 import torch
 
-from harness.engines.torch.engine import TorchEngine
-from harness.models.language_model import LanguageModel, load_model
+from harness.models.language_model import LanguageModel
 from harness.records.files import read_json
 from harness.run.evaluator import Evaluator
 from harness.sampling.sampler import EngineSampler
@@ -18,13 +17,9 @@ from harness.shelves.learned.reward_model import RewardModel
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
+from tests.harness.shelves.learned.conftest import engine_of
 
 SETTINGS = {"eval.samples": 6, "eval.k": [1, 2], "eval.temperature": 0.8, "eval.max_completion_tokens": 28}
-
-
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    return load_model("builtin:tiny")
 
 
 class Recording(RewardModel):
@@ -37,18 +32,18 @@ class Recording(RewardModel):
 
 
 def test_the_best_of_the_samples_of_the_base_evaluation(
-    tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the records of the evaluator, subset by subset."""
     spec = small_spec(SETTINGS, seed=2)
-    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
-    proxy = Recording(model)
+    engine = engine_of(tiny)
+    proxy = Recording(tiny)
     monkeypatch.setattr(RewardModel, "load", lambda folder, start: proxy)
-    make_stage("best_of_n", tmp_path / "best.json", spec, model, engine)
+    make_stage("best_of_n", tmp_path / "best.json", spec, tiny, engine)
     rows = read_json(tmp_path / "best.json")
 
     store = SampleStore(tmp_path / "evals.jsonl")
-    ((base, _),) = Evaluator(spec.eval, spec.seed, lambda: EngineSampler(model, engine, spec.seed)).run(6, store)
+    ((base, _),) = Evaluator(spec.eval, spec.seed, lambda: EngineSampler(tiny, engine, spec.seed)).run(6, store)
     correct = [float(record["correct"]) for record in store.rows()]
     scores = proxy.given.tolist()
     assert len(scores) == len(correct) == 8 * 6

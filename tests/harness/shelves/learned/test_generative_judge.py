@@ -13,7 +13,7 @@ import torch
 from evals.prompts import get_template
 from evals.sampler import SamplingParams
 from harness.engines.base import Completions
-from harness.models.language_model import LanguageModel, load_model
+from harness.models.language_model import LanguageModel
 from harness.shelves.learned.generative_judge import GenerativeJudge, read_scores, written_scores
 from harness.shelves.learned.judging import NO_SCORES, AnswerPair, Scores
 from tests.harness.run.small import small_spec
@@ -37,15 +37,7 @@ JUDGED = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}}
 )
 def test_scores_are_the_two_numbers_at_the_end(text: str, scores: Scores | None) -> None:
     assert read_scores(text) == pytest.approx(scores or NO_SCORES, nan_ok=True)
-
-
-def test_scores_are_read_as_they_are_written() -> None:
     assert read_scores(written_scores(8, 2)) == (8, 2)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> LanguageModel:
-    return load_model("builtin:tiny")
 
 
 class Answering:
@@ -97,7 +89,5 @@ def test_the_shipped_question_in_words_fills_its_holes_once() -> None:
     """Text that looks like a hole is left alone."""
     rendered = get_template("judge").render("{first}?", first="{second}", second="{problem}")
     assert isinstance(rendered, list)
-    content = rendered[0]["content"]
-    assert "The task:\n{first}?\n" in content
-    assert "The first answer:\n{second}\n" in content
-    assert "The second answer:\n{problem}\n" in content
+    content = rendered[0]["content"].splitlines()
+    assert [line for line in content if "{" in line] == ["{first}?", "{second}", "{problem}"]

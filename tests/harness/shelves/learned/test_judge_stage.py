@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.config.run_spec import RunSpec
@@ -31,24 +32,13 @@ from tests.harness.run.small import ignore_progress, small_spec
 from tests.harness.run.stages_here import make_stage
 from tests.refusals import refuses
 
-OPTIONS = {
-    "prompts": 20,
-    "samples_per_prompt": 4,
-    "cold_start_steps": 3,
-    "steps": 2,
-    "batch_size": 4,
-    "samples_per_pair": 4,
-}
+OPTIONS = {"prompts": 20, "samples_per_prompt": 4, "cold_start_steps": 3, "steps": 2, "batch_size": 4}
+OPTIONS |= {"samples_per_pair": 4}
 SETTINGS: dict[str, Any] = {
     "algorithm": "brpo",
     "reward.parts": {"correct": 0.0, "pairwise": 1.0},
     **{f"reward.pairwise.{name}": value for name, value in OPTIONS.items()},
 }
-
-
-@pytest.fixture(scope="module")
-def tiny() -> LanguageModel:
-    return load_model("builtin:tiny")
 
 
 def judge_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec:
@@ -71,6 +61,7 @@ pairs = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(pairs)
 def test_what_is_labelled_both_ways_goes(labels: list[AnswerPair]) -> None:
     kept = without_contradictions(labels)
@@ -79,18 +70,13 @@ def test_what_is_labelled_both_ways_goes(labels: list[AnswerPair]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "first_is_better", "right"),
-    [
-        ((8, 2), True, True),
-        ((8, 2), False, False),
-        ((2, 8), False, True),
-        ((5, 5), True, False),
-        ((5, 5), False, False),
-        ((float("nan"), float("nan")), True, False),
-    ],
+    ("scores", "answers"),
+    [((8, 2), [True, False]), ((2, 8), [False, True]), ((5, 5), [False] * 2), ((math.nan, math.nan), [False] * 2)],
 )
-def test_the_reward_of_a_judgement(scores: tuple[float, float], first_is_better: bool, right: bool) -> None:
-    assert PairQuestion(AnswerPair("p", "a", "b"), first_is_better).is_answered_by(scores) == right
+def test_the_reward_of_a_judgement(scores: tuple[float, float], answers: list[bool]) -> None:
+    """answers: whether it is right if the first, or the second completion is better."""
+    pair = AnswerPair("p", "a", "b")
+    assert [PairQuestion(pair, first).is_answered_by(scores) for first in (True, False)] == answers
 
 
 def test_a_judge_is_a_model_with_a_report(made: Path, tiny: LanguageModel) -> None:
@@ -100,7 +86,7 @@ def test_a_judge_is_a_model_with_a_report(made: Path, tiny: LanguageModel) -> No
     assert 0 < report["pairs"] <= 18 * 4
     assert report["held_out"].keys() == report["after_cold_start"].keys()
     remark = find_stage("judge").remark(made)
-    assert remark is not None and re.match(r"judge of \d+ pairs, \d+ labels left out as contradictory: ", remark)
+    assert remark is not None and f"of {report['pairs']} pairs" in remark
     judge = GenerativeJudge.load(made, judge_spec(), tiny)
     weights = {name: weight.clone() for name, weight in judge.language_model.model.state_dict().items()}
     assert not any(weight.requires_grad for weight in judge.language_model.model.parameters())
@@ -133,12 +119,9 @@ def test_demonstrations_show_both_orders_with_the_scores_of_their_label(
 
 
 def test_a_model_that_is_never_right_is_refused(tmp_path: Path) -> None:
-    with refuses(
-        RefusedError, "shelves.learned.nothing_to_tell_apart", part="pairwise", n_prompts=18, section="reward.pairwise"
-    ):
-        make_stage(
-            "judge", tmp_path / "made", judge_spec({"rollout.max_completion_tokens": 8}), load_model("scratch:tiny")
-        )
+    spec = judge_spec({"rollout.max_completion_tokens": 8})
+    with refuses(RefusedError, "shelves.learned.nothing_to_tell_apart", part="pairwise", n_prompts=18):
+        make_stage("judge", tmp_path / "made", spec, load_model("scratch:tiny"))
     assert not any(tmp_path.iterdir())
 
 
@@ -170,7 +153,8 @@ def test_a_question_to_a_judge_must_have_room_for_two_completions(tiny: Language
     judged = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}, "rollout.max_completion_tokens": 40}
     stage = find_stage("judge")
     stage.require_model(small_spec({**judged, "reward.pairwise.max_completion_tokens": 32}), tiny)
-    with pytest.raises(RefusedError, match=r"question of 16 tokens, two .*=40 and .*=33 can exceed .* of 128"):
+    exceeds = {"longest": 16, "completion": 40, "answer": 33, "context": 128}
+    with refuses(RefusedError, "shelves.learned.question_exceeds_context", **exceeds):
         stage.require_model(small_spec({**judged, "reward.pairwise.max_completion_tokens": 33}), tiny)
 
 

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms import advantages
@@ -95,6 +95,7 @@ def test_equal_questions_are_asked_once_and_equal_texts_never() -> None:
 texts = st.text("abc", max_size=4)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(texts, texts), max_size=6), st.integers(0, 5))
 def test_swapping_all_pairs_turns_all_preferences_round(given_texts: list[tuple[str, str]], salt: int) -> None:
     """Whatever the judge: here one with a bias and gaps, fixed by the question."""
@@ -172,23 +173,20 @@ def test_brpo_and_no_baseline_make_the_verdict_the_advantage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("changes", "named"),
     [
-        ({"rollout.samples_per_prompt": 1}, "the judge compares two completions of a prompt"),
-        (
-            {"algorithm": "brpo", "objective.overlong.type": "drop"},
-            "objective.overlong.type=drop with objective.baseline=random_peer and reward.parts.pairwise",
-        ),
-        ({"reward.pairwise.template": "plain"}, "template=plain: the template has no {first} and no {second}"),
-        ({"reward.pairwise.template": "jugde"}, "unknown template 'jugde'; did you mean judge?"),
+        ({"rollout.samples_per_prompt": 1}, "rollout.samples_per_prompt"),
+        ({"algorithm": "brpo", "objective.overlong.type": "drop"}, "objective.overlong.type=drop"),
+        ({"reward.pairwise.template": "plain"}, "template=plain"),
+        ({"reward.pairwise.template": "jugde"}, "'jugde'; did you mean judge?"),
         ({"reward.pairwise.tie": 2.0}, "reward.pairwise.tie is 2"),
-        ({"train.processes": 2, "train.sharding": "fully"}, "train.sharding=fully with a pairwise judge"),
+        ({"train.processes": 2, "train.sharding": "fully"}, "train.sharding=fully"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_before_training(settings: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_judged_is_refused_before_training(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(RefusedError) as caught:
-        spec(JUDGED, settings)
-    assert says in str(caught.value)
+        spec(JUDGED, changes)
+    assert named in str(caught.value)
 
 
 def test_pairs_may_be_made_of_judged_completions() -> None:

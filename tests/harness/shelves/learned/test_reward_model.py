@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from evals.tasks import get_task
-from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_tokenizer
@@ -22,6 +21,7 @@ from harness.shelves.learned.stages.reward_model import draw_graded, verdict_pai
 from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
+from tests.harness.shelves.learned.conftest import engine_of
 from tests.harness.training import rollouts
 from tests.refusals import refuses
 
@@ -58,12 +58,6 @@ def state_at_the_end(decoder: Any, row: int) -> Tensor:
     tokens = SEQUENCES.completions[row, : SEQUENCES.lengths[row]].tolist()
     hidden: Tensor = decoder(torch.tensor([[*SEQUENCES.prompts[row], *tokens]])).last_hidden_state[0, -1]
     return hidden
-
-
-def test_scores_start_at_zero() -> None:
-    scores = RewardModel(language_model()).scores(SEQUENCES)
-    assert scores.dtype == torch.float32
-    assert torch.equal(scores, torch.zeros(len(SEQUENCES.prompts)))
 
 
 def test_a_score_is_read_at_the_last_token_of_the_completion() -> None:
@@ -198,17 +192,11 @@ def test_comes_back_from_disk_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> LanguageModel:
-    return load_model("builtin:tiny")
-
-
-@pytest.fixture(scope="module")
 def drawn(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Batch:
     """Of 260 problems, 8 completions each."""
-    engine = TorchEngine(tiny.model, tiny.pad_token_id, tiny.eos_token_ids, tiny.decode)
     problems = get_task("arithmetic").split("train").load()[:260]
     store = SampleStore(tmp_path_factory.mktemp("drawn") / "samples.jsonl", keeps_tokens=True)
-    return draw_graded(problems, 8, Conditions.of_training(small_spec()), tiny, engine, store)
+    return draw_graded(problems, 8, Conditions.of_training(small_spec()), tiny, engine_of(tiny), store)
 
 
 @pytest.mark.slow
@@ -228,10 +216,11 @@ def test_learns_to_tell_right_from_wrong_and_less_so_from_noisy_labels(tiny: Lan
     assert noisy < clean - 0.05
 
 
-def test_of_a_start_in_bfloat16_it_is_in_float32() -> None:
+def test_of_a_start_in_bfloat16_it_is_in_float32_and_scores_start_at_zero() -> None:
     """It has no float32 masters, and small steps would be lost on bfloat16 weights."""
     start = LanguageModel(rollouts.model().to(torch.bfloat16), tiny_tokenizer())
     model = RewardModel(start)
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-    assert model.scores(rollouts.sequences()).isfinite().all()
+    scores = model.scores(SEQUENCES)
+    assert scores.dtype == torch.float32 and torch.equal(scores, torch.zeros(len(SEQUENCES.prompts)))
     assert {weight.dtype for weight in start.model.parameters()} == {torch.bfloat16}

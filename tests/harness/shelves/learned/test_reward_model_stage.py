@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,7 +16,6 @@ from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions
-from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
@@ -31,6 +30,7 @@ from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
+from tests.harness.shelves.learned.conftest import engine_of
 from tests.refusals import refuses
 
 SETTINGS = {
@@ -40,22 +40,10 @@ SETTINGS = {
     "reward.reward_model.steps": 3,
     "reward.reward_model.batch_size": 4,
 }
-VERDICTS = [
-    Verdict(True, "1", "match"),
-    Verdict(False, "2", "mismatch"),
-    Verdict(False, None, "unparsed"),
-    Verdict(False, "3", "timeout"),
-    Verdict(False, "4", "crash"),
+RIGHT, *REST = VERDICTS = [
+    Verdict(reason == "match", None if reason == "unparsed" else "1", reason)
+    for reason in ("match", "mismatch", "unparsed", "timeout", "crash")
 ]
-
-
-@pytest.fixture(scope="module")
-def tiny() -> LanguageModel:
-    return load_model("builtin:tiny")
-
-
-def engine_of(model: LanguageModel) -> TorchEngine:
-    return TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
 
 
 def stage_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec:
@@ -122,7 +110,11 @@ def test_writes_a_model_with_a_report_of_its_quality(
     }
 
 
-def test_the_seed_of_a_cell_does_not_count_but_the_reward_models_does(tmp_path: Path, tiny: LanguageModel) -> None:
+def test_the_seed_of_a_cell_does_not_count_but_the_reward_models_does(
+    tmp_path: Path, tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without held-out pairs, as where all completions of the held-out prompts are right: then no accuracy is told."""
+    monkeypatch.setattr(reward_model_stage, "HELD_OUT_FRAC", 0.0)
     specs = {"a": stage_spec(), "b": stage_spec(seed=1), "c": stage_spec({"reward.reward_model.seed": 1})}
     made = {}
     for name, spec in specs.items():
@@ -130,18 +122,9 @@ def test_the_seed_of_a_cell_does_not_count_but_the_reward_models_does(tmp_path: 
         made[name] = {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
     assert made["a"] == made["b"]
     assert made["a"] != made["c"]
-
-
-def test_without_held_out_pairs_there_is_no_accuracy(
-    tmp_path: Path, tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where all completions of the held-out prompts are right."""
-    monkeypatch.setattr(reward_model_stage, "HELD_OUT_FRAC", 0.0)
-    make(tmp_path / "made", tiny, stage_spec())
-    report = read_json(tmp_path / "made" / "report.json")
+    report = read_json(tmp_path / "a" / "report.json")
     assert report["train_accuracy"] > 0
-    assert report["held_out_pairs"] == 0
-    assert report["held_out_accuracy"] is None
+    assert (report["held_out_pairs"], report["held_out_accuracy"]) == (0, None)
 
 
 def test_a_model_that_is_never_right_is_refused(tmp_path: Path) -> None:
@@ -154,14 +137,7 @@ def test_more_prompts_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch
     source = get_task("arithmetic").split("train")
     problems = source.load()[:19]
     monkeypatch.setattr(type(source), "load", lambda self: problems)
-    with refuses(
-        RefusedError,
-        "shelves.learned.too_many_labelled_prompts",
-        section="reward_model",
-        wanted=20,
-        task="arithmetic",
-        n_problems=19,
-    ):
+    with refuses(RefusedError, "shelves.learned.too_many_labelled_prompts", wanted=20, n_problems=19):
         labelled_prompts(stage_spec(), LearnedReward)
     chosen = labelled_prompts(stage_spec({"reward.reward_model.prompts": 19}), LearnedReward)
     assert sorted(problem.id for problem in chosen) == sorted(problem.id for problem in problems)
@@ -188,6 +164,7 @@ def graded(draw: st.DrawFn) -> Batch:
     return tried(samples, verdicts)
 
 
+@settings(max_examples=40)
 @given(graded(), st.integers(0, 3))
 def test_pairs_are_of_a_right_and_a_wrong_completion_of_one_problem(drawn: Batch, seed: int) -> None:
     groups, verdicts = drawn.by_group(range(len(drawn))), [one.verdict for one in drawn.attempts]
@@ -206,7 +183,7 @@ def test_pairs_are_of_a_right_and_a_wrong_completion_of_one_problem(drawn: Batch
 
 
 def test_which_pairs_of_a_problem_are_taken_is_drawn() -> None:
-    drawn = tried(8, [VERDICTS[0]] * 4 + [VERDICTS[1]] * 4)
+    drawn = tried(8, [RIGHT] * 4 + [REST[0]] * 4)
     taken = {tuple(map(tuple, verdict_pairs(drawn, [0], seed).tolist())) for seed in range(20)}
     assert len(taken) > 15
 
@@ -219,13 +196,7 @@ def test_label_noise_turns_a_share_of_the_pairs_round(rate: float) -> None:
     turned = with_label_noise(MANY, rate, seed=0)
     assert torch.equal(turned.sort(1).values, MANY)
     share = float((turned != MANY).any(1).float().mean())
-    assert share == pytest.approx(rate, abs=0.04)
-    assert (share == 0) == (rate == 0)
-
-
-def test_a_higher_rate_turns_what_a_lower_one_does_and_a_seed_others() -> None:
-    low, high, other = (
-        (with_label_noise(MANY, rate, seed) != MANY)[:, 0] for rate, seed in ((0.2, 0), (0.4, 0), (0.2, 1))
-    )
-    assert bool((high | ~low).all())
-    assert not torch.equal(low, other)
+    assert share == pytest.approx(rate, abs=0.04) and (share == 0) == (rate == 0)
+    more, other = (with_label_noise(MANY, *options)[:, 0] != MANY[:, 0] for options in ((rate + 0.2, 0), (rate, 1)))
+    assert bool((more | (turned == MANY)[:, 0]).all()), "a higher rate turns what a lower one does"
+    assert rate == 0 or not torch.equal(turned[:, 0] != MANY[:, 0], other)

@@ -10,6 +10,7 @@ from evals.errors import EvalError
 from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks.base import Generated, Problem, Task
 from harness.shelves.memorisation.statements import Completion, Memorisation, probe, rouge_l, split_statement, summarise
+from tests.refusals import refuses
 
 STATEMENT = "Ana has  3 red and\n4 blue pens. How many pens does she have in all?"
 GIVEN, REST = "Ana has  3 red and\n4 blue pens. How", " many pens does she have in all?"
@@ -70,12 +71,12 @@ def test_means_tell_what_was_left_out():
     completions = [complete(REST + " 7"), complete("nothing")]
     made = summarise(completions, problems=5)
     assert made == Memorisation(exact_frac=0.5, rouge_l=0.5, correct_frac=0.5, problems=2, skipped=3)
-    with pytest.raises(ValueError, match="no completions"):
+    with pytest.raises(ValueError):
         summarise([], problems=5)
 
 
 def test_statements_that_are_all_too_short_are_refused():
-    with pytest.raises(EvalError, match="none of 1 problems has a statement of which 5 words are left"):
+    with refuses(EvalError, "shelves.memorisation.statements_too_short"):
         probe(TASK, PROBLEMS[1:], Scripted(""), 64)
 
 

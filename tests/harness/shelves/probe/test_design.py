@@ -9,11 +9,12 @@ from harness.errors import RefusedError
 from harness.plan.sweep_file import shipped_probes
 from harness.shelves.probe.design import ProbePoint, load_probe, make_design
 from tests.harness.shelves.probe.files import write_probe_file
+from tests.refusals import refuses
 
 
-def refusal(tmp_path: Path, settings: tuple[str, ...] = (), **changes: Any) -> str:
+def refusal(tmp_path: Path, **changes: Any) -> str:
     with pytest.raises(RefusedError) as caught:
-        make_design(str(write_probe_file(tmp_path, **changes)), settings=settings)
+        make_design(str(write_probe_file(tmp_path, **changes)))
     return str(caught.value)
 
 
@@ -45,74 +46,57 @@ def test_settings_move_the_crossing_and_the_substrate(tmp_path: Path) -> None:
     assert make_design(path, profile="smollm2-gsm8k").reference.task.train == "gsm8k"
 
 
-def test_the_reference_is_the_gradient_of_the_expected_reward(tmp_path: Path) -> None:
-    reference = make_design(str(write_probe_file(tmp_path))).reference
+def test_the_reference_is_the_gradient_of_the_expected_reward_and_the_baseline_the_first(tmp_path: Path) -> None:
+    design = make_design(str(write_probe_file(tmp_path)))
+    reference = design.reference
     chosen = reference.policy_gradient
     assert (chosen.baseline, chosen.scale, chosen.aggregation) == ("leave_one_out", "none", "seq_mean_token_sum")
     assert (reference.rollout.prompts_per_step, reference.rollout.samples_per_prompt) == (64, 4)
-
-
-def test_the_baseline_is_the_first_unless_it_is_named(tmp_path: Path) -> None:
-    assert make_design(str(write_probe_file(tmp_path))).baseline == "leave_one_out"
+    assert design.baseline == "leave_one_out"
     assert make_design(str(write_probe_file(tmp_path, baseline="no_baseline"))).baseline == "no_baseline"
 
 
+GROUPED = {"rollout.prompts_per_step": 4, "rollout.samples_per_prompt": 4}
+SLICES = {"type": "slices", "slice_tokens": 8}
+
+
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "named"),
     [
-        ({"objectives": {}}, "objectives"),
-        ({"baseline": "grop"}, "baseline is 'grop', but the objectives are leave_one_out, group_mean, no_baseline"),
-        ({"group_sizes": [], "batch_sizes": []}, "neither group_sizes nor batch_sizes given"),
+        ({"objectives": {}}, "objectives is {}"),
+        ({"baseline": "grop"}, "baseline is 'grop'"),
+        ({"group_sizes": [], "batch_sizes": []}, "neither group_sizes nor batch_sizes"),
         ({"group_sizes": [0]}, "group_sizes.0 is 0"),
-        ({"group_size": [2]}, "group_size is not a key here; did you mean group_sizes?"),
-        ({"reference": {"prompts": 20}}, "reference.prompts is 20: input should be a multiple of 16"),
+        ({"group_size": [2]}, "did you mean group_sizes?"),
+        ({"reference": {"prompts": 20}}, "reference.prompts is 20"),
         ({"objectives": {"a": {"algorithm": "grpo", "train.steps": 3}}}, "objectives.a sets train.steps"),
-        ({"base": {"objective": {"scale": "none"}}}, "base sets objective: put what is of an objective under"),
-        ({"group_sizes": [3]}, "a batch of 16 completions with groups of 3: it must hold whole groups"),
-        ({"batch_sizes": [48]}, "completions is 256 with a batch of 48: it must be a multiple of every batch"),
+        ({"base": {"objective": {"scale": "none"}}}, "base sets objective"),
+        ({"group_sizes": [3]}, "a batch of 16 completions with groups of 3"),
+        ({"batch_sizes": [48]}, "completions is 256 with a batch of 48"),
+        ({"batch_sizes": [128]}, "completions is 256 with a batch of 128"),
+        ({"group_sizes": [1]}, "rollout.samples_per_prompt=1"),
+        (objective(scael=1), "did you mean objective.scale"),
+        (objective(baseline="critic", scale="none"), "objective.baseline=critic"),
+        (objective(**{"kl.where": "loss"}), "objective.kl.where=loss"),
+        ({"objectives": {"one": {"algorithm": "dpo"}}}, "objective.link=logistic"),
+        (objective(zero_std="refill"), "objective.zero_std=refill"),
+        (objective(aggregation="micro_token_mean"), "objective.aggregation=micro_token_mean"),
+        (objective(**{"entropy.adaptive.type": "step_up_only"}), "objective.entropy.adaptive.type=step_up_only"),
+        ({"base": GROUPED | {"rollout.sampler": "round"}}, "rollout.sampler=round"),
+        ({"base": GROUPED | {"rollout.staleness_steps": 1}}, "rollout.staleness_steps=1"),
+        ({"base": GROUPED | {"rollout.partial": SLICES}}, "rollout.partial.type=slices"),
+        ({"base": GROUPED | {"reward.parts.reward_model": 1.0}}, "reward.parts.reward_model"),
+        ({"base": GROUPED | {"task.filter.type": "pass_rate"}}, "task.filter.type is pass_rate"),
         (
-            {"batch_sizes": [128]},
-            "completions is 256 with a batch of 128: it must be a multiple of every",
-        ),
-        ({"group_sizes": [1]}, "rollout.samples_per_prompt=1 with objective.baseline=leave_one_out"),
-        (objective(scael=1), "objectives.one: unknown key objective.scael; did you mean objective.scale"),
-        (
-            objective(baseline="critic", scale="none"),
-            "one: objective.baseline=critic: a probe has no critic",
-        ),
-        (objective(**{"kl.where": "loss"}), "objective.kl.where=loss: a probe has no reference policy"),
-        ({"objectives": {"one": {"algorithm": "dpo"}}}, "objective.link=logistic is of a preference algorithm"),
-        (objective(zero_std="refill"), "objective.zero_std=refill: an estimate would hold more completions"),
-        (objective(aggregation="micro_token_mean"), "it depends on how a step is split into micro-batches"),
-        (
-            objective(**{"entropy.adaptive.type": "step_up_only"}),
-            "objective.entropy.adaptive.type=step_up_only: its coefficient is found in training",
-        ),
-        ({"base": {"rollout.sampler": "round"}}, "rollout.sampler=round: a probe has one policy"),
-        ({"base": {"rollout.staleness_steps": 1}}, "rollout.staleness_steps=1: a probe has one policy"),
-        (
-            {"base": {"rollout.partial": {"type": "slices", "slice_tokens": 8}}},
-            "rollout.partial.type=slices: a probe has one step",
-        ),
-        (
-            {"base": {"reward.parts.reward_model": 1.0}},
-            "reward.parts.reward_model: a probe has no use for a reward model",
-        ),
-        ({"base": {"task.filter.type": "pass_rate"}}, "task.filter.type is pass_rate: a probe measures no pass rates"),
-        (
-            {"base": {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}},
-            "model.cold_start.type is sft: a probe takes a model as it is",
+            {"base": GROUPED | {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}},
+            "model.cold_start.type is sft",
         ),
     ],
 )
-def test_what_cannot_be_measured_is_refused(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+def test_what_cannot_be_measured_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     message = refusal(tmp_path, **changes)
-    assert says in message
+    assert named in message
     assert all(line.startswith(f"{tmp_path / 'mine.yaml'}: ") for line in message.splitlines())
-
-
-def test_set_holds_no_knob_of_an_objective(tmp_path: Path) -> None:
-    assert refusal(tmp_path, settings=("objective.scale=none",)).startswith("--set objective.scale: a probe compares")
 
 
 def test_all_objectives_that_cannot_be_measured_are_named_at_once(tmp_path: Path) -> None:
@@ -121,8 +105,10 @@ def test_all_objectives_that_cannot_be_measured_are_named_at_once(tmp_path: Path
     assert named == ["ppo", "ppo", "dapo", "bnpo"]
 
 
-def test_an_unknown_probe_is_refused() -> None:
-    with pytest.raises(RefusedError, match=r"no shipped probe of that name; did you mean probe\? Shipped: probe"):
+def test_set_holds_no_knob_of_an_objective_and_a_probe_has_a_file(tmp_path: Path) -> None:
+    with refuses(RefusedError, "shelves.probe.objective_setting", setting="objective.scale"):
+        make_design(str(write_probe_file(tmp_path)), settings=["objective.scale=none"])
+    with refuses(RefusedError, "plan.no_such_file", what="probe", hint="; did you mean probe?"):
         load_probe("prob")
 
 

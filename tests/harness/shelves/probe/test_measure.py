@@ -21,6 +21,7 @@ from harness.shelves.probe.measure import Pool, ProbeMeasurement, draw_pool, fro
 from harness.training.checkpoint import Checkpoint, save_checkpoint
 from tests.harness.shelves.probe.files import PROBE, write_probe_file
 from tests.harness.shelves.probe.toy import earns
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -137,23 +138,19 @@ def test_estimates_of_one_direction_are_told_to_be_so_and_noise_falls(tmp_path: 
     assert mean == pytest.approx(rows(document, 2, 16)["no_baseline"]["estimate_cosine"]["value"])
 
 
-def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
-    small = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 32, "samples": 4}}
-    once, again = (measured(make_design(str(write_probe_file(tmp_path, **small)))) for _ in range(2))
+SMALL = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 32, "samples": 4}}
+
+
+def test_the_same_seed_gives_the_same_numbers_and_progress_counts_to_the_end(tmp_path: Path) -> None:
+    once, again = (measured(make_design(str(write_probe_file(tmp_path, **SMALL)))) for _ in range(2))
     assert once[0] == again[0]
     assert estimate_rows(once[1]) == estimate_rows(again[1])
-    other, _ = measured(make_design(str(write_probe_file(tmp_path, **small, seed=1))))
-    assert other["reference"] != once[0]["reference"]
-
-
-def test_progress_counts_to_the_end(tmp_path: Path) -> None:
-    small = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 32, "samples": 4}}
     told: list[tuple[int, int]] = []
-    design = make_design(str(write_probe_file(tmp_path, **small)))
-    measure(design, frozen_policy(design.reference, None), lambda done, total, _: told.append((done, total)))
+    design = make_design(str(write_probe_file(tmp_path, **SMALL, seed=1)))
+    other = measure(design, frozen_policy(design.reference, None), lambda done, total, _: told.append((done, total)))
+    assert findings(design, other)["reference"] != once[0]["reference"]
     assert {total for _, total in told} == {128 + 3 * 64}
-    assert told[-1][0] == 128 + 3 * 64
-    assert told == sorted(told)
+    assert told == sorted(told) and told[-1][0] == 128 + 3 * 64
 
 
 def test_the_weights_can_be_those_of_a_cell(tmp_path: Path) -> None:
@@ -165,23 +162,16 @@ def test_the_weights_can_be_those_of_a_cell(tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], moved[name]) for name in moved)
 
 
-def test_a_cell_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_cell_whose_weights_cannot_be_probed_is_refused(tmp_path: Path) -> None:
     design = make_design(str(write_probe_file(tmp_path)))
-    with pytest.raises(
-        RefusedError, match=r"no complete checkpoint in .*nothing/checkpoints\. Give the folder of a cell"
-    ):
+    with refuses(RefusedError, "shelves.probe.no_checkpoint"):
         frozen_policy(design.reference, tmp_path / "nothing")
-    save_checkpoint(tmp_path / "cell" / "checkpoints", Checkpoint(3, 10, {"other": torch.zeros(2)}, {}, {}))
-    with pytest.raises(RefusedError, match=r"do not fit model.source builtin:tiny. Set model.source to the one in"):
-        frozen_policy(design.reference, tmp_path / "cell")
-
-
-def test_a_cell_with_adapters_is_refused(tmp_path: Path) -> None:
-    design = make_design(str(write_probe_file(tmp_path)))
-    adapter = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight": torch.zeros(2)}
-    save_checkpoint(tmp_path / "cell" / "checkpoints", Checkpoint(3, 10, adapter, {}, {}))
-    with pytest.raises(RefusedError, match=r"its checkpoints hold adapters \(model.lora\)"):
-        frozen_policy(design.reference, tmp_path / "cell")
+    adapter = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight"
+    for weight, code in (("other", "weights_do_not_fit"), (adapter, "checkpoint_of_adapters")):
+        cell = tmp_path / code
+        save_checkpoint(cell / "checkpoints", Checkpoint(3, 10, {weight: torch.zeros(2)}, {}, {}))
+        with refuses(RefusedError, f"shelves.probe.{code}"):
+            frozen_policy(design.reference, cell)
 
 
 def test_the_reference_is_drawn_apart_and_group_sizes_share_their_draws(
@@ -194,8 +184,7 @@ def test_the_reference_is_drawn_apart_and_group_sizes_share_their_draws(
         return pools[-1]
 
     monkeypatch.setattr("harness.shelves.probe.measure.draw_pool", kept)
-    small = {"completions": 64, "batch_sizes": [], "group_sizes": [2, 4], "reference": {"prompts": 32, "samples": 4}}
-    design = make_design(str(write_probe_file(tmp_path, **small)))
+    design = make_design(str(write_probe_file(tmp_path, **SMALL, group_sizes=[2, 4])))
     measure(design, frozen_policy(design.reference, None), quiet)
 
     reference, pairs, fours = (pool.batch for pool in pools)
@@ -209,5 +198,5 @@ def test_the_reference_is_drawn_apart_and_group_sizes_share_their_draws(
 def test_completions_that_cannot_be_scored_are_refused(tmp_path: Path) -> None:
     base = {**PROBE["base"], "reward.parts.tests.harness.shelves.probe.toy:unscorable": 1.0}
     design = make_design(str(write_probe_file(tmp_path, base=base)))
-    with pytest.raises(RefusedError, match="none of 256 completions could be scored"):
+    with refuses(RefusedError, "shelves.probe.no_reward", completions=256):
         measure(design, frozen_policy(design.reference, None), quiet)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.shelves.probe.moments import (
@@ -64,16 +62,6 @@ def test_known_moments_are_found_without_bias(many: list[Statistics]) -> None:
         assert error < 0.03 * truth
 
 
-def test_plain_moments_would_be_biased() -> None:
-    """What the correction is for: the noise of 32 estimates makes their mean longer, and the cosine smaller."""
-    plain = []
-    for seed in range(60):
-        estimates, references = (part.mean(0) for part in sample(seed))
-        plain.append(float(estimates @ references / np.linalg.norm(estimates) / np.linalg.norm(references)))
-    mean, error = mean_and_error(plain)
-    assert mean < COSINE - 8 * error
-
-
 def test_the_cosine_of_one_estimate_is_that_of_the_simulation(many: list[Statistics]) -> None:
     estimates = np.concatenate([sample(seed)[0] for seed in range(120)])
     truth = float((estimates[:, 0] / np.linalg.norm(estimates, axis=1)).mean())
@@ -82,32 +70,19 @@ def test_the_cosine_of_one_estimate_is_that_of_the_simulation(many: list[Statist
     assert error < 0.01
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say(many: list[Statistics]) -> None:
-    for truth, intervals in (
-        (COSINE, [found.cosine.interval() for found in many]),
-        (NOISE, [exponential(found.noise_to_signal.log().interval()) for found in many]),
-    ):
-        held = [
-            interval.low < truth < interval.high
-            for interval in intervals
-            if interval.low is not None and interval.high is not None
-        ]
+def test_intervals_hold_the_truth_about_as_often_as_they_say_and_are_not_much_too_wide(many: list[Statistics]) -> None:
+    cosines = [found.cosine.interval() for found in many]
+    noises = [exponential(found.noise_to_signal.log().interval()) for found in many]
+    for truth, intervals in ((COSINE, cosines), (NOISE, noises)):
+        held = [low < truth < high for _, low, high in intervals if low is not None and high is not None]
         assert len(held) == len(many)
         assert 0.9 < np.mean(held) <= 1
-
-
-def test_intervals_are_not_much_too_wide(many: list[Statistics]) -> None:
     spread = float(np.std([found.cosine.value for found in many]))
-    halves = [(high - low) / 2 for _, low, high in (found.cosine.interval() for found in many) if low and high]
+    halves = [(high - low) / 2 for _, low, high in cosines if low and high]
     assert np.median(halves) < 2.36 * spread * 1.4
 
 
-def test_noise_falls_with_the_batch() -> None:
-    noises = [np.mean([measured(seed, size).noise_to_signal.value for seed in range(30)]) for size in (1, 4, 16)]
-    for small, large in pairwise(noises):
-        assert large == pytest.approx(small / 4, rel=0.1)
-
-
+@settings(max_examples=20)
 @given(factor=st.floats(1e-3, 1e3), seed=st.integers(0, 50))
 def test_a_factor_changes_the_norm_only(factor: float, seed: int) -> None:
     estimates, references = sample(seed)
@@ -119,20 +94,6 @@ def test_a_factor_changes_the_norm_only(factor: float, seed: int) -> None:
     assert scaled.mean_norm.value == pytest.approx(factor * found.mean_norm.value)
 
 
-def test_a_comparison_on_the_same_estimates_is_sharper_than_its_sides() -> None:
-    estimates, references = sample(0)
-    # Turned a little, the same in all estimates.
-    turned = estimates.copy()
-    turned[:, 2] += 0.3
-    one, other = statistics(products(estimates, references)), statistics(products(turned, references))
-    value, low, high = (other.cosine - one.cosine).interval()
-    alone = one.cosine.interval()
-    assert value is not None and low is not None and high is not None and alone.low is not None
-    assert alone.high is not None and (high - low) < 0.5 * (alone.high - alone.low)
-    truth = COSINE * (4 / (4 + 0.09)) ** 0.5 - COSINE
-    assert low < truth < high
-
-
 def test_nothing_is_said_where_noise_hides_the_mean() -> None:
     """Estimates that add up to nothing: |mu|^2 is estimated below 0."""
     rng = np.random.default_rng(0)
@@ -141,11 +102,6 @@ def test_nothing_is_said_where_noise_hides_the_mean() -> None:
     assert found.cosine.interval() == (None, None, None)
     assert exponential(found.noise_to_signal.log().interval()) == (None, None, None)
     assert found.estimate_cosine.interval().value is not None
-
-
-def test_a_jackknife_that_meets_a_hidden_mean_gives_no_interval() -> None:
-    statistic = Statistic(0.5, np.array([0.4, np.nan, 0.6]), np.array([0.5, 0.5]))
-    assert statistic.interval() == (0.5, None, None)
 
 
 def test_an_estimate_of_length_zero_counts_as_no_direction() -> None:
@@ -164,6 +120,8 @@ def test_the_interval_is_students_t_over_the_jackknife() -> None:
     assert value == 1.0 and low is not None and high is not None
     assert high - 1 == pytest.approx(12.7062 * (4 / 3 + 1 / 4) ** 0.5, rel=1e-4)
     assert 1 - low == pytest.approx(high - 1)
+    met_a_hidden_mean = Statistic(0.5, np.array([0.4, np.nan, 0.6]), np.array([0.5, 0.5]))
+    assert met_a_hidden_mean.interval() == (0.5, None, None)
 
 
 def test_the_reference_tells_its_own_noise() -> None:
@@ -183,7 +141,6 @@ def test_the_reference_tells_its_own_noise() -> None:
 
 def test_too_few_blocks_are_refused() -> None:
     estimates, references = sample(0)
-    with pytest.raises(ValueError, match="1 blocks and 16 reference"):
-        statistics(products(estimates, references, blocks=1))
-    with pytest.raises(ValueError, match="8 blocks and 1 reference"):
-        statistics(products(estimates, references[:1]))
+    for too_few in (products(estimates, references, blocks=1), products(estimates, references[:1])):
+        with pytest.raises(ValueError):
+            statistics(too_few)

@@ -6,6 +6,7 @@ from algorithms import Objective, preset, presets, with_overrides
 from harness.errors import RefusedError
 from harness.shelves.replay.arm import find_objective, reason_against
 from tests.algorithms.cases import GRPO
+from tests.refusals import refuses
 
 FROM_START = {"kl.where": "loss", "kl.reference": "iteration_start"}
 
@@ -36,7 +37,7 @@ def test_what_is_not_stored_is_named(overrides: dict[str, object], reason: str) 
 def test_a_sampler_correction_needs_the_trainers_log_probs() -> None:
     corrected = objective(**{"sampler_correction.type": "token_band"})
     assert reason_against(corrected, recorded=True) is None
-    assert "the trainer's are not stored" in str(reason_against(corrected, recorded=False))
+    assert "sampler_correction" in str(reason_against(corrected, recorded=False))
 
 
 def test_what_needs_the_rollout_alone_can_be_replayed() -> None:
@@ -48,7 +49,7 @@ def test_every_preset_is_found_or_refused_with_a_reason() -> None:
     for name in presets("policy_gradient"):
         assert find_objective(name) == preset(name)
     for pairwise in presets("preference"):
-        with pytest.raises(RefusedError, match=f"--algorithms {pairwise}: learns from pairs"):
+        with refuses(RefusedError, "shelves.replay.learns_from_pairs", algorithm=pairwise):
             find_objective(pairwise)
-    with pytest.raises(RefusedError, match="did you mean dr_grpo"):
+    with refuses(RefusedError, "bench.unknown_name", name="'dr_gpo'"):
         find_objective("dr_gpo")

@@ -17,14 +17,8 @@ from harness.shelves.replay.stored import StoredStep, read_steps
 from tests.harness.run.small import small_spec
 from tests.refusals import refuses
 
-PLAIN: dict[str, Any] = {
-    "step": 3,
-    "sample": 0,
-    "logps": [-1.0, -2.0],
-    "reward": 1.0,
-    "correct": True,
-    "truncated": False,
-}
+PLAIN: dict[str, Any] = {"step": 3, "sample": 0, "logps": [-1.0, -2.0]}
+PLAIN |= {"reward": 1.0, "correct": True, "truncated": False}
 RECORDED = {
     "token/logp": [-1.5, -2.5],
     "token/log_ratio": [[0.25, -0.25], None],

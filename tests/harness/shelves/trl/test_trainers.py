@@ -15,6 +15,7 @@ from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.shelves.trl.trainers import VERSION, ProgramArguments, TrlTrainer, settings_of
+from tests.frozen import frozen
 from tests.harness.run.small import SETTINGS
 from tests.refusals import refuses
 
@@ -27,49 +28,11 @@ def spec_of(settings: dict[str, Any] | None = None, trainer: dict[str, Any] | No
 
 
 def test_knobs_become_settings() -> None:
-    """Written out: what a difference between the arms would be looked for in."""
-    spec = spec_of(
-        {
-            "algorithm": "dapo",
-            "objective.zero_std": "keep",
-            "train.updates_per_rollout": 2,
-            "train.epochs": 3,
-            "train.weight_decay": 0.01,
-            "train.optimizer.beta2": 0.95,
-            "rollout.temperature": 0.7,
-        }
-    )
-    found = settings_of(spec)
-    expected = {
-        "loss_type": "dapo",
-        "scale_rewards": "group",
-        "epsilon": 0.2,
-        "epsilon_high": 0.28,
-        "beta": 0.0,
-        "importance_sampling_level": "token",
-        "mask_truncated_completions": False,
-        "num_generations": 4,
-        "num_iterations": 3,
-        "max_completion_length": 32,
-        "temperature": 0.7,
-        "top_k": 0,
-        "top_p": 1.0,
-        "learning_rate": 3e-4,
-        "weight_decay": 0.01,
-        "max_grad_norm": 1.0,
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.95,
-        "adam_epsilon": 1e-8,
-        "max_steps": 4 * 2 * 3,
-        "logging_steps": 2 * 3,
-        "seed": 3,
-        "disable_dropout": True,
-        "shuffle_dataset": False,
-        "use_vllm": False,
-        "bf16": False,
-    }
-    assert {name: found.get(name) for name in expected} == expected
+    changes = {"algorithm": "dapo", "objective.zero_std": "keep", "rollout.temperature": 0.7}
+    train = {"updates_per_rollout": 2, "epochs": 3, "weight_decay": 0.01, "optimizer.beta2": 0.95}
+    found = settings_of(spec_of(changes | {f"train.{name}": value for name, value in train.items()}))
     assert not {"lr_scheduler_type", "warmup_steps"} & set(found)  # the program's own, from bench's schedule
+    frozen("shelves/trl_settings", "\n".join(f"{name} = {value!r}" for name, value in sorted(found.items())))
 
 
 @pytest.mark.parametrize(
@@ -91,57 +54,45 @@ def test_each_algorithm_has_its_trainer(settings: dict[str, Any], trainer: str, 
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"algorithm": "dapo"}, r"objective\.zero_std='refill': TRL's GRPOTrainer uses 'keep'"),
-        ({"objective.baseline": "leave_one_out"}, r"with objective\.baseline='leave_one_out'"),
-        ({"objective.pass_k": 2}, r"with objective\.pass_k=2"),
-        ({"algorithm": "rloo", "train.epochs": 2}, r"with objective\.ratio='token': TRL's RLOOTrainer uses 'sequence_"),
-        ({**OFFLINE, "algorithm": "simpo"}, r"nearest to this objective is TRL's experimental CPOConfig"),
-        ({"rollout.staleness_steps": 1}, r"with rollout\.staleness_steps=1: TRL has nothing like it"),
-        (
-            {"algorithm": "rft", "rollout.sampler": "initial"},
-            r"with rollout\.sampler='initial': TRL has nothing like it",
-        ),
-        ({"rollout.staged": {"type": "at_step", "first_tokens": 8, "step": 2}}, r"rollout\.staged\.type='at_step'"),
-        ({"rollout.stop": ["\n"]}, r"with rollout\.stop=\('\\n',\)"),
-        ({"train.optimizer.type": "sgd"}, r"train\.optimizer\.type=sgd: only AdamW is the same in both"),
-        ({"train.optimizer_reset": "per_rollout"}, r"train\.optimizer_reset='per_rollout'"),
-        ({"reward.parts.own_logp": 0.1}, r"reward\.parts\.own_logp, which the sampler must report,"),
-        ({**OFFLINE, "train.epochs": 2}, r"train\.epochs=2: with pairs, an optimiser step takes all pairs"),
-        ({**OFFLINE, "rollout.temperature": 0.5}, r"rollout\.temperature=0\.5: .* log-probs at temperature 1"),
-        ({"algorithm": "dpo"}, r"rollout\.sampler=policy: bench hands over pairs of the starting policy's completions"),
+        ({"algorithm": "dapo"}, "objective.zero_std='refill'"),
+        ({"objective.baseline": "leave_one_out"}, "objective.baseline='leave_one_out'"),
+        ({"objective.pass_k": 2}, "objective.pass_k=2"),
+        ({"algorithm": "rloo", "train.epochs": 2}, "objective.ratio='token'"),
+        ({"algorithm": "rloo", "train.updates_per_rollout": 2}, "objective.aggregation"),
+        ({**OFFLINE, "algorithm": "simpo"}, "CPOConfig"),
+        ({"rollout.staleness_steps": 1}, "rollout.staleness_steps=1"),
+        ({"algorithm": "rft", "rollout.sampler": "initial"}, "rollout.sampler='initial'"),
+        ({"rollout.staged": {"type": "at_step", "first_tokens": 8, "step": 2}}, "rollout.staged.type='at_step'"),
+        ({"rollout.stop": ["\n"]}, "rollout.stop=('\\n',)"),
+        ({"train.optimizer.type": "sgd"}, "train.optimizer.type=sgd"),
+        ({"train.optimizer_reset": "per_rollout"}, "train.optimizer_reset='per_rollout'"),
+        ({"reward.parts.own_logp": 0.1}, "reward.parts.own_logp"),
+        ({**OFFLINE, "train.epochs": 2}, "train.epochs=2"),
+        ({**OFFLINE, "rollout.temperature": 0.5}, "rollout.temperature=0.5"),
+        ({"algorithm": "dpo"}, "rollout.sampler=policy"),
+        ({"trainer.args.loss_type": "dapo"}, "trainer.args.loss_type"),
+        ({"trainer.args.num_generations": 4}, "trainer.args.num_generations"),
+        ({"trainer.args.multi_objective_aggregation": "x"}, "trainer.args.multi_objective_aggregation"),
+        ({"trainer.args.generation_kwargs": {"temperature": 0.3}}, "trainer.args.generation_kwargs"),
+        ({"trainer.args.optim": "adafactor"}, "trainer.args.optim"),
+        ({"trainer.args.use_peft": True}, "trainer.args.use_peft"),
+        ({"trainer.args.output_dir": "/tmp"}, "trainer.args.output_dir"),
+        ({"trainer.args.cast_lm_head_fp32": True}, "did you mean cast_lm_head_to_fp32"),
+        ({"trainer.launch": "accelerate"}, "accelerate_config=None"),
     ],
 )
-def test_what_trl_cannot_express_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(RefusedError, match=message):
+def test_what_trl_cannot_express_is_refused_by_name(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(RefusedError) as refused:
         spec_of(settings)
+    assert named in str(refused.value)
 
 
-def test_what_cannot_act_is_not_refused() -> None:
+def test_what_cannot_act_or_says_nothing_of_a_knob_is_not_refused() -> None:
     """With one optimiser step per rollout the ratio is 1, wherever it is clipped."""
     assert settings_of(spec_of({"algorithm": "rloo"}))["epsilon"] == 0.2
-    with pytest.raises(RefusedError, match=r"objective\.aggregation"):
-        spec_of({"algorithm": "rloo", "train.updates_per_rollout": 2})
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ({"loss_type": "dapo"}, r"trainer\.args\.loss_type: bench sets this of GRPOConfig by its own knobs"),
-        ({"num_generations": 4}, r"trainer\.args\.num_generations: bench sets"),
-        ({"multi_objective_aggregation": "x"}, r"trainer\.args\.multi_objective_aggregation: bench sets"),
-        ({"generation_kwargs": {"temperature": 0.3}}, r"trainer\.args\.generation_kwargs: bench sets"),
-        ({"optim": "adafactor"}, r"trainer\.args\.optim: bench sets"),
-        ({"use_peft": True}, r"trainer\.args\.use_peft: GRPOConfig has no such setting"),
-        ({"output_dir": "/tmp"}, r"trainer\.args\.output_dir: bench sets"),
-        ({"cast_lm_head_fp32": True}, r"GRPOConfig has no such setting; did you mean cast_lm_head_to_fp32"),
-    ],
-)
-def test_args_are_settings_that_say_nothing_of_a_knob(args: dict[str, Any], message: str) -> None:
-    with pytest.raises(RefusedError, match=message):
-        spec_of(trainer={"args": args})
-    assert active(spec_of(trainer={"args": {"run_name": "a"}}))["trainer.args.run_name"] == "a"
+    assert active(spec_of({"trainer.args.run_name": "a"}))["trainer.args.run_name"] == "a"
 
 
 def test_a_missing_or_another_trl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +103,7 @@ def test_a_missing_or_another_trl_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         return "1.17.0"
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(RefusedError, match=rf"TRL 1\.17\.0 is installed, but bench writes settings for {VERSION}"):
+    with refuses(RefusedError, "shelves.trl.version_differs", found="1.17.0", version=VERSION):
         trainer.require_installed()
 
     def missing(name: str) -> str:
@@ -165,36 +116,33 @@ def test_a_missing_or_another_trl_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_accelerate_starts_it_with_a_config_file_that_is_hashed(tmp_path: Path) -> None:
     config = tmp_path / "two.yaml"
-    config.write_text("num_processes: 2\n")
+    launched = {"launch": "accelerate", "accelerate_config": "two.yaml"}
+
+    def launch(document: str, settings: dict[str, Any] | None = None, **changes: str) -> RunSpec:
+        config.write_text(document)
+        return spec_of(settings, launched | changes)
+
     plugins.use([], [tmp_path])
     try:
-        launched = {"launch": "accelerate", "accelerate_config": "two.yaml"}
-        spec = spec_of(trainer=launched)
+        spec = launch("num_processes: 2\n")
         assert isinstance(spec.trainer, TrlTrainer)
-        words = spec.trainer.argv("CONFIG", "", 0)[1:]
-        assert words == [
+        assert spec.trainer.argv("CONFIG", "", 0)[1:] == [
             *("-m", "accelerate.commands.launch", "--config_file", "two.yaml"),
             *("-m", "harness.shelves.trl.program", "CONFIG"),
         ]
         assert spec.trainer.folder() == str(tmp_path)
         before = training_hash(spec)
         assert before != training_hash(spec_of())
-        config.write_text("num_processes: 4\n")
-        assert training_hash(spec) != before
-        for document, message in (
-            ("num_processes: 3\n", r"rollout\.prompts_per_step=4 with 3 processes \(two\.yaml\)"),
-            ("num_processes: many\n", r"num_processes is 'many' there"),
-            ("num_processes: [\n", r"two\.yaml: is not valid YAML: "),
+        assert training_hash(launch("num_processes: 4\n")) != before
+        for document, settings, changes, named in (
+            ("num_processes: 3\n", {}, {}, "rollout.prompts_per_step=4 with 3 processes"),
+            ("num_processes: many\n", {}, {}, "num_processes is 'many'"),
+            ("num_processes: [\n", {}, {}, "two.yaml: "),
+            ("", {}, {"accelerate_config": "tow.yaml"}, "accelerate_config=tow.yaml"),
+            ("num_processes: 2\n", OFFLINE, {}, "launch=accelerate"),
         ):
-            config.write_text(document)
-            with pytest.raises(RefusedError, match=message):
-                spec_of(trainer=launched)
-        with pytest.raises(RefusedError, match=r"there is no such file beside the sweep file"):
-            spec_of(trainer={**launched, "accelerate_config": "tow.yaml"})
-        with pytest.raises(RefusedError, match=r"launch=accelerate with accelerate_config=None"):
-            spec_of(trainer={"launch": "accelerate"})
-        config.write_text("num_processes: 2\n")
-        with pytest.raises(RefusedError, match=r"launch=accelerate with an algorithm on pairs"):
-            spec_of(OFFLINE, launched)
+            with pytest.raises(RefusedError) as refused:
+                launch(document, settings, **changes)
+            assert named in str(refused.value)
     finally:
         plugins.use([], [])
