@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from evals.grading.numeric import canonical_answer
 from evals.metrics import mean
+from harness.errors import InvalidError
 
 BINS = 10
 
@@ -42,15 +43,12 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
     for row in rows:
         by_problem[row["problem_id"]].append(row)
     if not by_problem:
-        raise ValueError("reliability: no rows given; confidence needs at least one problem with two samples")
+        raise InvalidError("evals.no_rows_for_confidence")
     members: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
     for problem, samples in by_problem.items():
         others = len(samples) - 1
         if others == 0:
-            raise ValueError(
-                f"reliability: problem {problem!r} has one sample; its confidence is a share of the others: draw at "
-                "least 2 samples per problem"
-            )
+            raise InvalidError("evals.single_sample_for_confidence", problem=problem)
         answers = [canonical_answer(sample["extracted"]) for sample in samples]
         given = Counter(answers)
         for sample, answer in zip(samples, answers, strict=True):
@@ -76,7 +74,7 @@ def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
     """
     total = sum(inside["count"] for inside in bins)
     if total == 0:
-        raise ValueError("expected_calibration_error: bins without a sample given; it is a mean over samples")
+        raise InvalidError("evals.bins_without_sample")
     return math.fsum(
         inside["count"] / total * abs(inside["correct_frac"] - inside["confidence"])
         for inside in bins

@@ -88,7 +88,7 @@ def require_gradable(answer: str, grader: str, own: OwnComparison | None = None)
     if not answer and found.needs_answer:
         raise EvalError("evals.no_answer_to_compare")
     if (grader != OWN or own is None) and (fault := found.fault(answer)) is not None:
-        raise EvalError(fault)
+        raise EvalError("evals.reference_not_gradable", fault=fault)
 
 
 def grade(

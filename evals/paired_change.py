@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from evals.errors import EvalError
 from evals.lm_eval_results import LmEvalResult, LmEvalRow
 from evals.samples import SampleRow
+from harness.errors import InvalidError
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class PairedChange:
 def change_of(task: str, metric: str, filter_name: str, pairs: Sequence[tuple[float, float]]) -> PairedChange:
     """Compute the change over (before, after) pairs [n_problems]. Raises ValueError for none."""
     if not pairs:
-        raise ValueError(f"{task}: no pairs given; a change needs at least one problem")
+        raise InvalidError("evals.no_pairs_for_change", task=task)
     differences = [after - before for before, after in pairs]
     n = len(pairs)
     return PairedChange(

@@ -159,21 +159,24 @@ def _read_pairs(rows: Iterable[tuple[str, Row]], origin: str, name: str) -> tupl
     Raises EvalError that names the first faulty rows, or if there is no pair.
     """
     pairs: list[PreferencePair] = []
-    faults: list[str] = []
+    faults: list[EvalError] = []
     layout: Layout | None = None
     for number, (where, row) in enumerate(rows):
         layout = layout or layout_of(row)
         try:
             parts = take_apart(row, layout)
         except EvalError as error:
-            faults.append(f"{where}: {error}")
+            faults.append(EvalError("evals.in_row", where=where, error=error))
+            faults[-1].causes = (error,)
             continue
         id = f"{name}-{number:05d}" if row.get("id") is None else str(row["id"])
         pairs.append(PreferencePair(id, *parts, where))
     if faults:
         more = len(faults) - SHOWN_FAULTS
         rest = [f"{more} more rows of {origin} are faulty"] if more > 0 else []
-        raise EvalError("\n".join(faults[:SHOWN_FAULTS] + rest))
+        refusal = EvalError("evals.faulty_pairs", faults="\n".join([*map(str, faults[:SHOWN_FAULTS]), *rest]))
+        refusal.causes = tuple(faults)
+        raise refusal
     if not pairs:
         raise EvalError("evals.no_pairs_in_source", origin=origin)
     return tuple(pairs)

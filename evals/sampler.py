@@ -12,6 +12,7 @@ from typing import Protocol
 from evals.prompts import Message
 from evals.tasks.base import Problem
 from evals.tasks.environment import Turn
+from harness.errors import InvalidError
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Draw:
     def require_problem(self) -> Problem:
         """Return the problem. Raises ValueError without one."""
         if self.problem is None:
-            raise ValueError(f"{self.example}: is drawn without its problem, by which it is graded or answered")
+            raise InvalidError("evals.draw_without_problem", example=self.example)
         return self.problem
 
 

@@ -154,7 +154,8 @@ def require_any_done(sweep: SweepRecord, so: str) -> None:
         return
     damaged = [cell.reason or "" for cell in sweep.cells if cell.state == "damaged"]
     if damaged:
-        raise RefusedError("\n".join([f"{sweep.name}: no cell is done and whole, so {so}.", *damaged]))
+        more = "".join(f"\n{line}" for line in damaged)
+        raise RefusedError("bench.no_whole_cell_done", sweep=sweep.name, consequence=so, more=more)
     raise RefusedError("bench.no_cell_done", sweep=sweep.name, consequence=so)
 
 

@@ -20,6 +20,7 @@ from harness.records.files import DamagedRecordError, read_last_row, read_object
 from harness.records.scores import METRIC_PREFIX, lm_eval_files
 from harness.records.study import STUDY, read_study
 from harness.records.sweep import ENDED
+from harness.words import said
 from reports.formats import points
 from reports.page.effects import verdict_word
 from reports.page.templating import render_html, write_text
@@ -239,7 +240,7 @@ def _sparkline(sweep: SweepRecord) -> Sparkline | None:
         for scores in means.values()
     ]
     ends = [f"{arm} {points(100 * scores[0])} to {points(100 * scores[-1])}%" for arm, scores in means.items()]
-    return Sparkline(lines, f"{name} of {task} along training, mean over seeds: {few(ends)}")
+    return Sparkline(lines, said("reports.along_training_mean_over", name=name, task=task, few=few(ends)))
 
 
 def _search(folder: Path) -> Entry:
@@ -275,7 +276,9 @@ def _evaluation(store: Path) -> Entry:
     return Entry(
         name,
         f"{document['n_problems']} problems x {document['n_samples']} samples",
-        answer="" if mean is None else f"{points(100 * mean)}% right, standard error {points(error_pp)} pp",
+        answer=""
+        if mean is None
+        else said("reports.right_standard_error_pp", right=points(100 * mean), error_pp=points(error_pp)),
         last_start=_last_start([store]),
         tokens=None if length is None else length * samples,
         done=samples,

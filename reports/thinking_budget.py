@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from harness.words import said
 from reports.drawing.curves import budget_scale, legend_below
 from reports.drawing.rendering import DataRow, Drawing, render_figure
 from reports.drawing.style import arm_styles, new_figure, short_name
@@ -60,7 +61,7 @@ def draw_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]]) -> 
     axes.set(xlabel="thinking budget (tokens)", ylabel="avg@n (%), ±1 SE over problems", title=short_name(model))
     axes.set_ylim(bottom=0)
     legend_below(figure, handles)
-    caption = "Mean accuracy under each thinking budget; bars: one standard error over problems."
+    caption = said("reports.mean_accuracy_under_each")
     return Drawing(figure, caption, rows)
 
 

@@ -69,7 +69,7 @@ MAY_IMPORT = {
     "reports.statistics": ("reports.statistics",),
 }
 
-PRODUCT_LINES = 85_600
+PRODUCT_LINES = 85_700
 """The most lines of Python that the product may have. A commit that raises it says what the new lines buy; one that
 deletes many lowers it."""
 

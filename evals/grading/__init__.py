@@ -107,7 +107,7 @@ class Grader:
         elif self.name == OWN and one.own is not None:
             reason = one.own(one.extracted)
         elif not self.compares_faulty and (fault := self.fault(one.answer)) is not None:
-            raise EvalError(fault)
+            raise EvalError("evals.reference_not_gradable", fault=fault)
         else:
             reason = self.compare(one.extracted, one.answer)
         return Verdict(correct=reason == "match", extracted=one.extracted, reason=reason)

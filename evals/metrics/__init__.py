@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from evals.errors import EvalError
-from harness.errors import RefusedError
+from harness.errors import InvalidError, RefusedError
 from harness.plugins import Kind
 
 if TYPE_CHECKING:
@@ -38,13 +38,16 @@ class Samples:
         for row in rows:
             problems.setdefault(row["problem_id"], []).append(row)
         if not problems:
-            raise ValueError("scores: no rows given; an evaluation has at least one problem and one sample")
+            raise InvalidError("evals.no_rows_to_score")
         drawn = {problem: len(samples) for problem, samples in problems.items()}
         fewest, most = min(drawn, key=drawn.__getitem__), max(drawn, key=drawn.__getitem__)
         if drawn[fewest] != drawn[most]:
-            raise ValueError(
-                f"scores: problem {fewest!r} has {drawn[fewest]} samples and {most!r} has {drawn[most]}; all problems "
-                "need the same number: finish the evaluation first"
+            raise InvalidError(
+                "evals.unequal_sample_counts",
+                fewest=fewest,
+                n_fewest=drawn[fewest],
+                most=most,
+                n_most=drawn[most],
             )
         return cls(list(problems.values()))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from evals.metrics import Metric, mean
 from evals.metrics.success import pass_at_k
+from harness.errors import InvalidError
 
 
 def avg_at_n(n: int, c: int) -> float:
@@ -44,7 +45,7 @@ def se_over_samples(counts: Sequence[int], n: int) -> float | None:
 
 def _require_problems(counts: Sequence[int]) -> None:
     if not counts:
-        raise ValueError("no problems given; an estimate needs at least one")
+        raise InvalidError("evals.no_problems_to_average")
 
 
 def _percent(fraction: float | None) -> float | None:

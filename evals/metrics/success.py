@@ -9,6 +9,7 @@ from fractions import Fraction
 from operator import itemgetter
 
 from evals.metrics import Metric, Samples, mean
+from harness.errors import InvalidError
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -38,7 +39,7 @@ def g_pass_at_k(n: int, c: int, k: int, tau: float) -> float:
     """
     _require_counts("g_pass_at_k", n, c, k)
     if not 0 < tau <= 1:
-        raise ValueError(f"g_pass_at_k: tau={tau} given; it is the share of k samples to be right: 0 < tau <= 1")
+        raise InvalidError("evals.tau_not_a_share", tau=tau)
     # `tau` counts as written: 0.07 of 100 are 7, not the 8 of its binary value.
     needed = math.ceil(Fraction(str(tau)) * k)
     ways = sum(math.comb(c, right) * math.comb(n - c, k - right) for right in range(needed, min(c, k) + 1))
@@ -56,12 +57,9 @@ def best_of_n(scores: Sequence[float], values: Sequence[float], n: int) -> float
     for scores and values of different lengths.
     """
     if len(scores) != len(values) or not 1 <= n <= len(scores):
-        raise ValueError(
-            f"best_of_n: n={n} with {len(scores)} scores and {len(values)} values given; both are of the same samples, "
-            "and 1 <= n <= their number must hold"
-        )
+        raise InvalidError("evals.best_of_n_sizes", n=n, n_scores=len(scores), n_values=len(values))
     if any(map(math.isnan, scores)):
-        raise ValueError("best_of_n: a score is NaN, which is neither better nor worse than another: leave it out")
+        raise InvalidError("evals.score_is_nan")
     expected, below = 0.0, 0
     for _, tied in itertools.groupby(sorted(zip(scores, values, strict=True)), key=itemgetter(0)):
         of_tied = [value for _, value in tied]
@@ -84,21 +82,16 @@ def best_of_n_kl(n: int) -> float:
 
 def _require_counts(name: str, n: int, c: int, k: int) -> None:
     if n < 1 or not 0 <= c <= n:
-        raise ValueError(
-            f"{name}: n={n} samples, c={c} right ones given; 0 <= c <= n and n >= 1 must hold: recount them"
-        )
+        raise InvalidError("evals.impossible_counts", estimator=name, n=n, c=c)
     require_k(name, n, k)
 
 
 def require_k(name: str, n: int, k: int) -> None:
     """Raise ValueError unless k of n samples can be drawn. name: the caller, for the message."""
     if k < 1:
-        raise ValueError(f"{name}: k={k} given; k counts the samples of one try and must be at least 1")
+        raise InvalidError("evals.k_too_small", estimator=name, k=k)
     if k > n:
-        raise ValueError(
-            f"{name}: k={k} with n={n} samples given; there is no unbiased estimate for k > n: "
-            f"draw at least {k} samples per problem or ask for k <= {n}"
-        )
+        raise InvalidError("evals.k_above_samples", estimator=name, k=k, n=n)
 
 
 def _mean_pass_at_k(samples: Samples, k: int) -> float | None:

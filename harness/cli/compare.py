@@ -325,7 +325,8 @@ def _require_measured(side: Runs, group: Group, metric: str) -> None:
         states = ", ".join(sorted({cell.state for cell in group.cells}))
         damaged = [cell.reason or "" for cell in group.cells if cell.state == "damaged"]
         remedy = [] if len(damaged) == len(group.cells) else [_how_to_run(side)]
-        raise RefusedError("\n".join([f"{group.label}: no cell is done ({states}).", *damaged, *remedy]))
+        more = "".join(f"\n{line}" for line in (*damaged, *remedy))
+        raise RefusedError("cli.no_cell_of_arm_done", label=group.label, states=states, more=more)
     if not group.scored:
         metrics = {name for one in done if one.final is not None for name in one.final["metrics"]}
         recorded = sorted(filter(side.sweep.compares_arms, metrics))

@@ -239,7 +239,7 @@ def print_verdict(document: Report, folder: Path) -> None:
 
     over_problems = any(row.is_over_problems for row in document.contrasts)
     for table in result_tables(document):
-        print_table(*_compact(table, over_problems))
+        print_table(*compact(table, over_problems))
     for registration in document.registration:
         print_text(registration.sentence)
     if interim := interim_sentence(document):
@@ -299,7 +299,7 @@ def _notes(document: Report) -> dict[tuple[str, ...], list[str]]:
     return notes
 
 
-def _compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[list[str]]]:
+def compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[list[str]]]:
     """Return title, columns and rows; a number of seeds that all rows share moves to the title.
 
     If problems are the unit of replication, the number is shown there only if it is above 1.

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.names import TemplateName
+from harness.errors import InvalidError
 from harness.settings import Listed, Settings
 from harness.settings.fields import LARGEST_NUMBER
 from harness.settings.marks import REFERS, YOUNGER, Acts
@@ -149,10 +150,7 @@ class ModelSpec(Settings):
     def _trains_without_loss_scaling(cls, dtype: object) -> object:
         # In `before` mode: the Literal would refuse float16 too, but without the reason.
         if dtype == "float16":
-            raise ValueError(
-                "float16: small gradients are 0 in it unless the loss is scaled, which this trainer does not do. Set "
-                "dtype to bfloat16 or float32; rollout.dtype may be float16"
-            )
+            raise InvalidError("config.float16_training")
         return dtype
 
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 from evals.metrics import find_metric
 from harness.config.knobs import spec_knobs
 from harness.config.trainer import is_open
-from harness.errors import UnknownNameError
+from harness.errors import InvalidError, UnknownNameError
 from harness.settings import Listed, Settings
 from harness.settings.fields import LARGEST_NUMBER
 
@@ -47,47 +47,40 @@ class KnobRange(Settings):
     def _one_range_that_is_not_empty(self) -> KnobRange:
         given = [kind for kind in ("float", "int", "log", "categorical") if self._of(kind) is not None]
         if len(given) != 1:
-            raise ValueError(
-                f"{' and '.join(given) or 'no range'} given: give one of float: [low, high], int: [low, high], "
-                "log: [low, high] and categorical: [values]"
-            )
+            raise InvalidError("config.not_one_range", given=" and ".join(given) or "no range")
         if self.kind == "categorical":
             choices = self.choices
             for one, other in combinations(choices, 2):
                 # 1 and 1.0 are equal to a knob. That a file writes them in two ways deserves a message of its own.
                 if same(one, other) and type(one) is not type(other):
-                    raise ValueError(f"categorical has {one} and {other}, which are the same value: leave one out")
+                    raise InvalidError("config.choices_are_one_value", first=one, second=other)
             if len(choices) < 2 or any(same(one, other) for one, other in combinations(choices, 2)):
-                raise ValueError(f"categorical is {list(choices)}: list two or more distinct values")
+                raise InvalidError("config.too_few_choices", choices=list(choices))
             if self.step is not None:
-                raise ValueError("step is given with categorical, which has no order: leave it out")
+                raise InvalidError("config.step_with_categorical")
             return self
         low, high = self.bounds
         if low >= high:
-            raise ValueError(f"{self.kind} is [{low:g}, {high:g}], which is empty: low must lie below high")
+            raise InvalidError("config.range_is_empty", kind=self.kind, low=low, high=high)
         if self.kind == "log" and low <= 0:
-            raise ValueError(f"log is [{low:g}, {high:g}], but only numbers above 0 have a logarithm: raise low")
+            raise InvalidError("config.log_range_not_positive", low=low, high=high)
         if max(abs(low), abs(high)) > LARGEST_NUMBER:
-            raise ValueError(f"{self.kind} is [{low:g}, {high:g}], but no knob goes beyond {LARGEST_NUMBER:g}")
+            raise InvalidError("config.range_too_large", kind=self.kind, low=low, high=high, largest=LARGEST_NUMBER)
         if self.step is not None:
             if (high - low) / self.step > _MOST_VALUES:
-                raise ValueError(
-                    f"step is {self.step:g}, which makes more than {_MOST_VALUES:,} values between {low:g} and "
-                    f"{high:g}: raise it, or leave it out"
-                )
+                raise InvalidError("config.step_too_small", step=self.step, most=_MOST_VALUES, low=low, high=high)
             if self.kind == "log":
-                raise ValueError("step is given with log, where steps would not be even: leave it out")
+                raise InvalidError("config.step_with_log")
             if self.step > high - low:
-                raise ValueError(f"step is {self.step:g}, but the range is only {high - low:g} wide: lower it")
+                raise InvalidError("config.step_too_large", step=self.step, width=high - low)
             if self.kind == "int" and self.step != int(self.step):
-                raise ValueError(f"step is {self.step:g}, but an int moves by whole numbers: round it")
+                raise InvalidError("config.step_of_int_not_whole", step=self.step)
             # Optuna would replace the high end by the last step, so the range would not be the one that the file
             # states.
             if not self.holds(high):
                 last = low + self.step * math.floor((high - low) / self.step)
-                raise ValueError(
-                    f"{self.kind} is [{low:g}, {high:g}] in steps of {self.step:g}, which end at {last:g}: make that "
-                    "the high end, or change the step"
+                raise InvalidError(
+                    "config.steps_miss_high", kind=self.kind, low=low, high=high, step=self.step, last=last
                 )
         return self
 
@@ -171,15 +164,9 @@ class Pruner(Settings):
 def _known_knobs(knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
     for knob in knobs:
         if knob == "algorithm":
-            raise ValueError(
-                "algorithm stands for all objective.* knobs: compare algorithms as arms of a sweep, and search the "
-                "knobs of one"
-            )
+            raise InvalidError("config.algorithm_searched")
         if knob.startswith("eval."):
-            raise ValueError(
-                f"{knob} decides how a trial is measured, not what is trained, so that trials could not be "
-                "compared: set it in base"
-            )
+            raise InvalidError("config.measurement_searched", knob=knob)
         if knob not in spec_knobs() and not (knob.startswith("reward.parts.") or is_open(knob)):
             raise UnknownNameError("knob", knob, spec_knobs(), "bench ls knobs")
     return knobs
@@ -189,18 +176,12 @@ def _conditions_name_searched_knobs(knobs: dict[str, KnobRange]) -> dict[str, Kn
     for knob, searched in knobs.items():
         for parent, values in searched.when.items():
             if parent not in knobs or parent == knob:
-                raise ValueError(
-                    f"{knob}: when names {parent}, which is not searched itself: name another of the searched "
-                    f"knobs, or set {parent} in base"
-                )
+                raise InvalidError("config.condition_not_searched", knob=knob, parent=parent)
             if knobs[parent].kind in ("float", "log"):
-                raise ValueError(
-                    f"{knob}: when names {parent}, of which no single value is ever drawn: make a condition on a "
-                    "knob with categorical or int values"
-                )
+                raise InvalidError("config.condition_on_continuous_knob", knob=knob, parent=parent)
             never = [value for value in values if not knobs[parent].holds(value)]
             if never:
-                raise ValueError(f"{knob}: when lists {parent}={never[0]!r}, which is never drawn: see its range")
+                raise InvalidError("config.condition_never_drawn", knob=knob, parent=parent, value=never[0])
     _in_order(knobs)
     return knobs
 
@@ -212,7 +193,7 @@ def _in_order(knobs: dict[str, KnobRange]) -> list[str]:
         free = [k for k, r in knobs.items() if k not in order and set(r.when) <= set(order)]
         if not free:
             circle = [knob for knob in knobs if knob not in order]
-            raise ValueError(f"the conditions of {', '.join(circle)} wait for each other: remove one `when`")
+            raise InvalidError("config.circular_conditions", knobs=", ".join(circle))
         order += free
     return order
 
@@ -299,10 +280,7 @@ class Tune(Settings):
     def _arms_get_equal_amounts(cls, knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
         for knob in knobs:
             if knob.startswith(_AMOUNTS):
-                raise ValueError(
-                    f"{knob} decides how much is trained: an arm that chose it would be compared at other tokens than "
-                    "the rest. Set it in base"
-                )
+                raise InvalidError("config.amount_tuned", knob=knob)
         return knobs
 
     @property

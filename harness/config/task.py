@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.names import FromTask, GraderName, TaskName, TemplateName
+from harness.errors import InvalidError
 from harness.settings import InWords, Listed, Settings
 from harness.settings.marks import YOUNGER, Acts
 
@@ -104,10 +105,7 @@ class TaskSpec(Settings):
 def _not_none(grader: object) -> object:
     """Refuse a missing grader with the remedy, before the type would refuse it without one."""
     if grader is None:
-        raise ValueError(
-            "the first of eval.tasks has no grader, so nothing could be compared: name a held-out task with answers "
-            "first, or set eval.grader"
-        )
+        raise InvalidError("config.first_task_without_grader")
     return grader
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, field_validator
 
-from harness.errors import shown
+from harness.errors import InvalidError, shown
 from harness.plugins import Kind, UserModule
 from harness.settings import InWords, OneOf, Settings
 from harness.settings.marks import NOT_HASHED
@@ -60,10 +60,7 @@ class OutsideTrainer(Trainer):
     def _args_are_json(cls, args: dict[str, object]) -> dict[str, object]:
         for name, value in args.items():
             if not _is_json(value):
-                raise ValueError(
-                    f"args.{name} is {shown(value)}: the config file is JSON. Give a number, text, true, false, null, "
-                    "or a list or mapping of these"
-                )
+                raise InvalidError("config.arg_is_not_json", name=name, value=shown(value))
         return args
 
     def knobs_read(self) -> Sequence[str]:

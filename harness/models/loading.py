@@ -168,38 +168,23 @@ def _refusing(parsed: ModelSource, part: Part) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, LookupError, ImportError, SafetensorError, struct.error) as error:
-        raise RefusedError(_refusal(parsed, part, error)) from error
+        raise _refusal(parsed, part, error) from error
 
 
-def _refusal(parsed: ModelSource, part: Part, error: Exception) -> str:
+def _refusal(parsed: ModelSource, part: Part, error: Exception) -> RefusedError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if "trust_remote_code" in str(error):
-        return (
-            f"model.source {parsed}: comes with code of its own, which runs only if you say so. Read it, then use "
-            "--set model.trust_remote_code=true, or give a model of an architecture that transformers knows."
-        )
+        return RefusedError("models.own_code_not_trusted", source=parsed)
     if parsed.kind == "hf":
-        return (
-            f"model.source {parsed}: its {part} cannot be loaded ({reason}). Check id and revision, or give a local "
-            "copy: --set model.source=path:<dir> or gguf:<file>."
-        )
+        return RefusedError("models.part_not_loadable_from_hub", source=parsed, part=part, reason=reason)
     if parsed.kind == "gguf":
         architecture, has_tokenizer = gguf_architecture(parsed.path)
         if part == "tokenizer" and not has_tokenizer:
-            return (
-                f"model.source {parsed}: holds a model of general.architecture {architecture!r} but no tokenizer "
-                "(tokenizer.ggml.tokens is missing), and prompts cannot be encoded without its own. Give a file that "
-                "holds both, or path:<dir> with config.json, weights and tokenizer.json."
-            )
-        return (
-            f"model.source {parsed}: its {part} cannot be loaded ({reason}). Its general.architecture is "
-            f"{architecture!r}; it must be one that this transformers version reads from GGUF. Give the model as "
-            "path:<dir>, or another one."
+            return RefusedError("models.gguf_without_tokenizer", source=parsed, architecture=architecture)
+        return RefusedError(
+            "models.gguf_part_not_loadable", source=parsed, part=part, reason=reason, architecture=architecture
         )
-    return (
-        f"model.source {parsed}: its {part} cannot be loaded ({reason}). It must be a causal language model with its "
-        "tokenizer that this transformers version knows."
-    )
+    return RefusedError("models.part_not_loadable", source=parsed, part=part, reason=reason)
 
 
 def _unquantised(model: PreTrainedModel, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:

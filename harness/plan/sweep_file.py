@@ -20,7 +20,7 @@ from harness import plugins
 from harness.config.knobs import spec_knobs
 from harness.config.search import TUNING_SEED, Search, Tune
 from harness.config.trainer import is_open
-from harness.errors import Faults, RefusedError, UnknownNameError, few, nearest, shown
+from harness.errors import Faults, InvalidError, RefusedError, UnknownNameError, few, nearest, shown
 from harness.plan.designs import RECIPE, factorial, leave_one_out
 from harness.plan.gate import covered
 from harness.records.scores import METRIC_PREFIX
@@ -55,21 +55,21 @@ def _is_knob_or_section(entry: str) -> str:
 def _is_one_knob(entry: str) -> str:
     """Check that a name is a single knob. Raises ValueError."""
     if entry not in spec_knobs() and not (is_open(entry) or _is_knob_or_section(entry).startswith("reward.parts.")):
-        raise ValueError(f"{entry!r} stands for several knobs, and an arm puts back one: name the knob")
+        raise InvalidError("plan.several_knobs_put_back", given=entry)
     return entry
 
 
 def _is_one_value(given: object) -> object:
     """Check that a setting is a single value. Raises ValueError."""
     if isinstance(given, list | dict):
-        raise ValueError(f"is {shown(given)}, but must be the one value that the knob is put back to")
+        raise InvalidError("plan.several_values_put_back", given=shown(given))
     return given
 
 
 def _is_compared_metric(given: str) -> str:
     """Check the form of a compared metric, and that the metric exists. Raises ValueError."""
     if not given.startswith(METRIC_PREFIX):
-        raise ValueError(f"{given!r} must be eval.final.[<task>.]<metric>, e.g. eval.final.pass@1")
+        raise InvalidError("plan.not_a_final_metric", given=given)
     find_metric(given.rpartition(".")[2])
     return given
 
@@ -156,7 +156,7 @@ class SweepFile(Settings):
     @classmethod
     def _seeds_are_few_enough(cls, seeds: int | list[int]) -> int | list[int]:
         if (count := seeds if isinstance(seeds, int) else len(seeds)) > MOST_CELLS:
-            raise ValueError(f"are {count:,}, and a sweep has at most {MOST_CELLS:,} cells: ask for fewer")
+            raise InvalidError("plan.too_many_seeds", count=count, most=MOST_CELLS)
         return seeds
 
     @field_validator("arms", "grid", "leave_one_out")
@@ -165,17 +165,14 @@ class SweepFile(Settings):
         """Refuse too many arms before any is made: a grid of a few long lists has more points than fit into memory."""
         of_grid = field.field_name == "grid"
         if (count := math.prod(map(len, stated.values())) if of_grid else len(stated)) > MOST_ARMS:
-            raise ValueError(
-                f"gives {count:,} arms, and a sweep has at most {MOST_ARMS:,}: ask about fewer knobs or values at "
-                "once, or search them (`search`)"
-            )
+            raise InvalidError("plan.too_many_arms", count=count, most=MOST_ARMS)
         return stated
 
     @field_validator("name")
     @classmethod
     def _name_is_free(cls, name: str) -> str:
         if name in _SHARED_FOLDERS:
-            raise ValueError(f"{name!r} is a folder that all sweeps share in the runs folder: choose another name")
+            raise InvalidError("plan.name_of_shared_folder", name=name)
         return name
 
     def clashes(self) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from harness.words import said
 from reports.drawing.marks import mark, mark_legend, name_axes
 from reports.drawing.panels import Panels, legend_at_bottom, share_axes
 from reports.drawing.rendering import Drawing, Rows
@@ -64,7 +65,7 @@ def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel
     rows = curve_rows(curves, axis.field, name)
     # A figure of one flat line would show no more than this sentence.
     if (value := only_value(curves)) is not None:
-        caption = f"{what} It is {number(value)} in every arm all along."
+        caption = said("reports.every_arm_all_along", what=what, value=number(value))
         return Drawing(new_figure(1.0), caption, rows, in_words=True)
     figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel)
     return Drawing(figure, f"{what} {describe_curves(curves, analysis.sweep.alpha)}", rows)
@@ -134,9 +135,11 @@ def describe_seeds(counts: Collection[int], alpha: float, spread: str = "band") 
     interval.
     """
     if max(counts) == 1:
-        return f"One seed per arm (n = 1): no {spread}, so nothing is known of the spread between seeds."
+        return said("reports.one_seed_per_arm", spread=spread)
     if max(counts) < MIN_PAIRS:
-        return f"Seeds: {seeds_per_arm(counts)}; no {spread} below {MIN_PAIRS} seeds."
+        return said(
+            "reports.seeds_no_below_seeds", seeds_per_arm=seeds_per_arm(counts), spread=spread, min_pairs=MIN_PAIRS
+        )
     fewer = f"; no {spread} below {MIN_PAIRS} seeds" if min(counts) < MIN_PAIRS else ""
     return f"Seeds: {seeds_per_arm(counts)}; {spread}s: {percent(1 - alpha)}{fewer}."
 
@@ -144,7 +147,7 @@ def describe_seeds(counts: Collection[int], alpha: float, spread: str = "band") 
 def seeds_per_arm(counts: Collection[int]) -> str:
     """Return `n = 3 per arm`, or the range of the counts."""
     low, high = min(counts), max(counts)
-    return f"n = {low} per arm" if low == high else f"n = {low} to {high} per arm"
+    return f"n = {low} per arm" if low == high else said("reports.n_per_arm", low=low, high=high)
 
 
 def _panels(

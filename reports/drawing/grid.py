@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.drawing.curves import (
     arm_label,
     count_from_zero,
@@ -114,7 +115,7 @@ def _in_words(column: Column, by_field: ByField) -> str:
         return ""
     write = percent if column.as_percent else number
     parts = [f"{write(value)}{f' ({label})' if label else ''}" for label, value in known.items()]
-    return f"In every arm all along, {column.heading}: {' and '.join(parts)}."
+    return said("reports.every_arm_all_along_in_words", heading=column.heading, parts=" and ".join(parts))
 
 
 def draw_grid(

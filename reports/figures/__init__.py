@@ -10,9 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, Protocol, TypeGuard, TypeVar, get_args
 
-from harness.errors import RefusedError
+from harness.errors import InvalidError, RefusedError
 from harness.plugins import Kind
 from harness.records.files import DamagedRecordError
+from harness.words import said
 from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
 from reports.measure import Analysis
 from reports.measure.curves import training_axes
@@ -51,15 +52,14 @@ class Figure:
     def __post_init__(self) -> None:
         require_figure_name(self.name)
         if self.group not in get_args(Group):
-            raise ValueError(
-                f"figure {self.name}: its group is {self.group!r}; give one of {', '.join(get_args(Group))}"
-            )
+            known = ", ".join(get_args(Group))
+            raise InvalidError("reports.figure_group_unknown", name=self.name, group=self.group, known=known)
 
 
 def require_figure_name(name: str) -> None:
     """Raise ValueError unless the name can be the stem of files and an anchor on a page."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise ValueError(f"a figure has the name {name!r}: use lower-case letters, digits and _, e.g. pass_at_k")
+        raise InvalidError("reports.figure_name_malformed", name=name)
 
 
 def _is_figure(thing: object) -> TypeGuard[Figure]:
@@ -137,7 +137,7 @@ def drawing_of(kind: Kind[AnyFigure], name: str, *records: object) -> Drawing | 
     try:
         drawing = kind.find(name).draw(*records)
         if not isinstance(drawing, Drawing | None):
-            raise TypeError(f"draw returns {type(drawing).__name__}, but must return a Drawing or None")
+            raise TypeError(said("reports.draw_returns_but_must", name=type(drawing).__name__))
     except DamagedRecordError:
         raise
     except Exception as error:  # in a shipped figure it is our bug, in a plug-in the user's mistake

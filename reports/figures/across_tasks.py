@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.drawing.curves import seeds_per_arm
 from reports.drawing.marks import mark
 from reports.drawing.panels import as_strip, hide_labels, strip_panels
@@ -70,25 +71,29 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
     sweep = analysis.sweep
     counts = [len(arm.seeds) for arm in arms]
     parts = [
-        f"Final {analysis.metric.name} of all runs on {', '.join(sweep.tasks)} together ({seeds_per_arm(counts)}): the"
-        " interquartile mean (IQM), that of the middle half of the scores"
+        said(
+            "reports.final_all_runs_on",
+            name=analysis.metric.name,
+            tasks=", ".join(sweep.tasks),
+            seeds_per_arm=seeds_per_arm(counts),
+        )
     ]
     if any(arm.improvement is not None for arm in arms):
-        parts[0] += (
-            f", and the probability that a run of the arm beats a run of {sweep.baseline} on a random task, ties"
-            f" counting half (grey line: {NO_BETTER:g}, neither better nor worse)"
-        )
+        parts[0] += said("reports.probability_run_arm_beats", baseline=sweep.baseline, no_better=NO_BETTER)
     parts[0] += "."
     if any(not math.isnan(arm.iqm_pp.low) for arm in arms):
-        parts.append(f"Bar: {percent(1 - sweep.alpha)} t interval over runs, each with all its tasks.")
+        parts.append(said("reports.bar_t_interval_over", level=percent(1 - sweep.alpha)))
     if any(math.isnan(one.low) for arm in arms for one in (arm.iqm_pp, arm.improvement) if one is not None):
         parts.append(
-            f"Hollow marker: no interval, which takes {MIN_PAIRS} runs for a mean and {MIN_RUNS_FOR_IMPROVEMENT} for a"
-            " probability."
+            said(
+                "reports.hollow_marker_no_interval",
+                min_pairs=MIN_PAIRS,
+                min_runs_for_improvement=MIN_RUNS_FOR_IMPROVEMENT,
+            )
         )
     shown = {arm.arm for arm in arms}
     if absent := [arm for arm in sweep.arms if arm not in shown]:
-        parts.append(f"Not shown, because no run has a score on every task: {'; '.join(absent)}.")
+        parts.append(said("reports.not_shown_because_no", absent="; ".join(absent)))
     return " ".join(parts)
 
 

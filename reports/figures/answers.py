@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from harness.records.rows import Bin
+from harness.words import said
 from reports.drawing.curves import describe_seeds, draw_curves, seeds_per_arm
 from reports.drawing.marks import mark
 from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, hide_labels, share_limits, strip_panels
@@ -53,11 +54,13 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
         axes.margins(x=0.08)
     share_limits(strips, "x")
     hide_labels(strips[:-1], "x")
-    strips[-1].set_xlabel(f"different answers per problem of {analysis.metric.task}")
+    strips[-1].set_xlabel(said("reports.different_answers_per_problem", task=analysis.metric.task))
     samples = " or ".join(map(str, sorted(_sample_counts(analysis))))
-    caption = (
-        f"The number of different answers among the {samples} samples of a problem, averaged over the problems of"
-        f" {analysis.metric.task}. {describe_seeds([*map(len, by_arm.values())], sweep.alpha, 'bar')}"
+    caption = said(
+        "reports.number_different_answers_among",
+        samples=samples,
+        task=analysis.metric.task,
+        describe_seeds=describe_seeds([*map(len, by_arm.values())], sweep.alpha, "bar"),
     )
     rows: list[DataRow] = [
         {"arm": arm, "seed": seed, DISTINCT: value}
@@ -65,7 +68,7 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
         for seed, value in by_seed.items()
     ]
     if before is not None:
-        caption += f" The model before training: {number(before)}."
+        caption += said("reports.model_before_training", before=number(before))
         rows.append({"arm": BASE_MODEL, "seed": "", DISTINCT: before})
     return Drawing(figure, caption, rows)
 
@@ -108,11 +111,11 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
     )
     # All evaluations have the same bins.
     n_bins = len(next(iter(next(iter(by_arm.values())).values())))
-    caption = (
-        f"Final evaluation on {analysis.metric.task}: the share of right samples against their confidence, which is"
-        " the share of the other samples of the problem that give the same answer. There is a point for each of"
-        f" {n_bins} equally wide bins of confidence that holds samples. Grey diagonal: right as often as confident."
-        f" {_describe_reliability(curves)}"
+    caption = said(
+        "reports.final_evaluation_on_share",
+        task=analysis.metric.task,
+        n_bins=n_bins,
+        describe_reliability=_describe_reliability(curves),
     )
     rows = [
         row for arm, by_seed in by_arm.items() for seed, bins in by_seed.items() for row in _bin_rows(arm, seed, bins)
@@ -150,9 +153,9 @@ def _reliability_line(seed: int, bins: Sequence[Bin]) -> Line:
 
 def _describe_reliability(curves: Sequence[Curve]) -> str:
     if all(curve.n == 1 for curve in curves):
-        return "One seed per arm (n = 1); no band."
+        return said("reports.one_seed_per_arm_describe_reliability")
     seeds = seeds_per_arm([curve.n for curve in curves])
-    return f"Seeds: {seeds}; thick line: all their samples pooled; no band."
+    return said("reports.seeds_thick_line_all", seeds=seeds)
 
 
 def _unit_square(axes: Axes) -> None:

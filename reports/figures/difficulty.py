@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.drawing.grid import Column, Trace, describe_grid, draw_grid, grid_rows
 from reports.drawing.rendering import DataRow, Drawing
 from reports.figures import Figure
@@ -40,16 +41,14 @@ def draw_difficulty(analysis: Analysis) -> Drawing | None:
         for column in COLUMNS
         for trace in column.traces
     }
-    figure = draw_grid(analysis, COLUMNS, by_field, "pass rate of the prompt", _bins)
+    figure = draw_grid(analysis, COLUMNS, by_field, said("reports.pass_rate_prompt"), _bins)
     if figure is None:
         return None
-    caption = (
-        "Prompts are grouped by their pass rate, the share of right completions in their step: 0; below ¼, ½, ¾ and 1;"
-        " 1. Share of the gradient: the share of the sum of |A| over all tokens, each with the weight that the"
-        " objective's aggregation gives its loss; before clipping, and without other terms of the loss. Mean |A|:"
-        " advantages as recorded, after normalisation and filters. Tokens: all completions."
-        f" Up to {MOST_FILES} stretches of training are read per cell, spread over it{_of_some_cells(analysis)}."
-        f" {describe_grid(analysis, by_field)}"
+    caption = said(
+        "reports.prompts_grouped_their_pass",
+        most_files=MOST_FILES,
+        of_some_cells=_of_some_cells(analysis),
+        describe_grid=describe_grid(analysis, by_field),
     )
     return Drawing(figure, caption, _named_bins(grid_rows(by_field, "bin")))
 
@@ -88,5 +87,5 @@ def _named_bins(rows: Sequence[DataRow]) -> list[DataRow]:
 
 
 DIFFICULTY = Figure(
-    name="difficulty", title="Which problems each arm learns from", draw=draw_difficulty, group="Learning", order=160
+    name="difficulty", title=said("reports.which_problems_each_arm"), draw=draw_difficulty, group="Learning", order=160
 )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.drawing.marks import mark, name_axes
 from reports.drawing.panels import (
     MEAN_Y,
@@ -75,7 +76,7 @@ def draw_forest(analysis: Analysis) -> Drawing | None:
     what = (
         f"{analysis.metric.name}{'' if first else f' of {compared}'}: difference from {short_name(sweep.baseline)} (pp)"
     )
-    strips[-1].set_xlabel("difference from the baseline (pp)" if is_narrow() else what)
+    strips[-1].set_xlabel(said("reports.difference_from_baseline_pp") if is_narrow() else what)
     return Drawing(
         figure=figure,
         caption=_caption(analysis, by_task, view),
@@ -173,28 +174,27 @@ def _caption(analysis: Analysis, by_task: Mapping[str, Sequence[Contrast]], view
     over = "seeds"
     if not analysis.trains:
         n, over = f"n = {len(sweep.seeds)}", f"{n.removeprefix('n = ').removesuffix(' pairs')} problems"
-    parts = [f"Paired difference per {analysis.seeds[:-1]} (small dots, {n}) and their mean (large marker)."]
+    parts = [said("reports.paired_difference_per_small", seeds=analysis.seeds[:-1], n=n)]
     tested = [comparison for _, comparison in contrasts if not math.isnan(comparison.low)]
     if tested:
-        shared = f" (alpha {sweep.alpha:g} split over {m} contrasts)" if m > 1 else ""
-        parts.append(f"Bar: {percent(tested[0].level)} t interval over {over}{shared}.")
-    if any(not math.isnan(contrast.noise_low_pp) for contrast, _ in contrasts):
+        shared = said("reports.alpha_split_over_contrasts", alpha=sweep.alpha, m=m) if m > 1 else ""
         parts.append(
-            "Dotted bar, hollow marker: the spread over seeds is unknown; the 95% interval is that of evaluation noise"
-            " alone, without training variance."
+            said("reports.bar_t_interval_over_caption", level=percent(tested[0].level), over=over, shared=shared)
         )
-    parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp.")
+    if any(not math.isnan(contrast.noise_low_pp) for contrast, _ in contrasts):
+        parts.append(said("reports.dotted_bar_hollow_marker"))
+    parts.append(said("reports.grey_band_region_equivalence", margin_pp=sweep.margin_pp))
     if any(end < view[0] or end > view[1] for contrast, c in contrasts for end in _interval(contrast, c)):
-        parts.append("Arrow: the bar extends beyond the view.")
+        parts.append(said("reports.arrow_bar_extends_beyond"))
     if len(by_task) > 1:
-        parts.append(f"Only {analysis.metric.task} is tested; on the other tasks intervals describe.")
+        parts.append(said("reports.only_tested_on_other", task=analysis.metric.task))
     if any(contrast.flagged_seeds for contrast, _ in contrasts):
-        parts.append("Hollow dot: a cell of the pair is flagged.")
+        parts.append(said("reports.hollow_dot_cell_pair"))
     if absent := _without_a_pair(by_task):
-        parts.append(f"Not shown, because no seed has a score in both arms: {'; '.join(absent)}.")
+        parts.append(said("reports.not_shown_because_no_caption", absent="; ".join(absent)))
     return " ".join(parts)
 
 
 FOREST = Figure(
-    name="forest", title="Effect of each arm against the baseline", draw=draw_forest, group="Result", order=10
+    name="forest", title=said("reports.effect_each_arm_against"), draw=draw_forest, group="Result", order=10
 )

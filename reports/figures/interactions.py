@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.drawing.panels import Panels
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import ARM_COLORS, DASHES, MARKERS, SEED_ALPHA, width_in
@@ -94,9 +95,7 @@ def draw_interactions(analysis: Analysis) -> Drawing | None:
         _draw_lines(axes, crossing, analysis.metric.name)
     return Drawing(
         figure,
-        "Final score by two knobs. Thick: mean over seeds; thin: each seed, moved to the mean of all seeds, since what"
-        f" it adds to every arm cancels ({count(len(shown[0].seeds), 'seed')} with a score in every arm). Parallel"
-        f" lines: the effects of the two knobs add up.{_averaged(shown)}",
+        said("reports.final_score_two_knobs", n_seeds=count(len(shown[0].seeds), "seed"), averaged=_averaged(shown)),
         [row for crossing in shown for row in crossing.rows()],
     )
 
@@ -148,8 +147,12 @@ def draw_means(analysis: Analysis) -> Drawing | None:
         _draw_map(axes, crossing, mean, ends)
     return Drawing(
         figure,
-        f"Mean final {analysis.metric.name} (%) over {count(len(shown[0].seeds), 'seed')} with a score in every arm;"
-        f" brighter is higher. The differences between cells are those of the table of effects.{_averaged(shown)}",
+        said(
+            "reports.mean_final_over_score",
+            name=analysis.metric.name,
+            n_seeds=count(len(shown[0].seeds), "seed"),
+            averaged=_averaged(shown),
+        ),
         [row for crossing in shown for row in crossing.rows()],
     )
 
@@ -173,12 +176,12 @@ def _labels(crossing: Crossing, which: int) -> list[str]:
 
 
 def _averaged(shown: Sequence[Crossing]) -> str:
-    return " Averaged over the values of the other knobs." if len(shown) > 1 else ""
+    return said("reports.averaged_over_values_other") if len(shown) > 1 else ""
 
 
 INTERACTIONS = Figure(
-    name="interactions", title="Do the knobs' effects add up?", draw=draw_interactions, group="Result", order=4
+    name="interactions", title=said("reports.do_knobs_effects_add"), draw=draw_interactions, group="Result", order=4
 )
 CELL_MEANS = Figure(
-    name="cell_means", title="Mean score of every combination", draw=draw_means, group="Result", order=6
+    name="cell_means", title=said("reports.mean_score_every_combination"), draw=draw_means, group="Result", order=6
 )

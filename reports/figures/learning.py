@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.drawing.curves import (
     count_from_zero,
     curve_rows,
@@ -37,25 +38,22 @@ def draw_learning(analysis: Analysis) -> Drawing | None:
     if all(len(line.x) < 2 for curve in curves for line in curve.lines):
         return None
     starts = [analysis.base_metrics(arm).get(metric.name) for arm in analysis.measurements]
-    before = "; the first is the model before training" if any(score is not None for score in starts) else ""
-    what = (
-        f"{metric.name} on held-out problems of {metric.task}. The last point is the final evaluation, by which arms"
-        f" are compared{before}."
-    )
+    before = said("reports.first_model_before_training") if any(score is not None for score in starts) else ""
+    what = said("reports.on_held_out_problems", name=metric.name, task=metric.task, before=before)
     in_percent = [curve.scaled(100) for curve in curves]
     return draw_training(analysis, in_percent, "score_pp", f"{metric.name} of {metric.task}, held out (%)", what)
 
 
 def draw_reward(analysis: Analysis) -> Drawing | None:
     """Draw the training reward; None if no cell recorded it."""
-    what = "Mean reward of each step's rollouts, on training prompts. Arms are not compared by it."
+    what = said("reports.mean_reward_each_steps")
     drawn_at = {
         arm: (cells[0].cell.spec.get("rollout") or {}).get("temperature")
         for arm, cells in analysis.measurements.items()
         if cells
     }
     if len({*drawn_at.values()}) > 1:
-        what += " They sample at different temperatures, which by itself changes the reward."
+        what += said("reports.they_sample_different_temperatures")
     return draw_step_field(analysis, "reward/mean", "training reward", what)
 
 
@@ -72,9 +70,7 @@ def draw_proxy(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         PROXY_COLUMNS,
-        "Mean training reward of each step's rollouts, and the share of right answers among the same completions, on"
-        " training prompts. Some arms train on a reward other than right answers alone. If the reward rises and the"
-        " share does not, an arm learns to game its reward. Rewards of different arms share no scale.",
+        said("reports.mean_training_reward_each"),
     )
 
 
@@ -109,12 +105,14 @@ def draw_paired_difference(analysis: Analysis) -> Drawing | None:
 
     ylabel = f"{metric.name} of {metric.task}: difference (pp)"
     figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel, set_up=set_up)
-    caption = (
-        f"{metric.name} on held-out problems of {metric.task}, minus that of {short_name(sweep.baseline)} with the same"
-        f" seed at equal {axis.unit}. Only the last evaluation is tested; those before"
-        " it may have fewer samples. The last difference stands at the mean of the points where the two cells end."
-        f" {describe_curves(curves, alpha)} Grey band: the region of"
-        f" equivalence, ±{sweep.margin_pp:g} pp."
+    caption = said(
+        "reports.on_held_out_problems_draw_paired_difference",
+        name=metric.name,
+        task=metric.task,
+        short_name=short_name(sweep.baseline),
+        unit=axis.unit,
+        describe_curves=describe_curves(curves, alpha),
+        margin_pp=sweep.margin_pp,
     )
     return Drawing(figure, caption, curve_rows(curves, axis.field, "difference_pp"))
 
@@ -135,10 +133,7 @@ def draw_preference(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         PREFERENCE_COLUMNS,
-        "Mean log-prob per token of the chosen and of the rejected answers under the policy. The usual failure is that"
-        " both fall while the margin grows. Rewards are those of the arm's objective. The margin, chosen minus"
-        " rejected, is on the scale of that objective, so each arm has its own axis. Accuracy is the share of pairs"
-        " with a margin above 0, ties counting half. Grey lines: no margin, and the accuracy of guessing.",
+        said("reports.mean_log_prob_per"),
     )
 
 
@@ -155,7 +150,7 @@ REWARD = Figure(
 )
 PROXY = Figure(
     name="proxy",
-    title="Training reward and the true verdict",
+    title=said("reports.training_reward_true_verdict"),
     draw=draw_proxy,
     group="Learning",
     order=35,
@@ -163,12 +158,16 @@ PROXY = Figure(
 )
 PAIRED_DIFFERENCE = Figure(
     name="paired_difference",
-    title="Difference from the baseline along training",
+    title=said("reports.difference_from_baseline_along"),
     draw=draw_paired_difference,
     group="Learning",
     order=40,
     over_training=True,
 )
 PREFERENCE = Figure(
-    name="preference", title="Chosen and rejected answers in training", draw=draw_preference, group="Learning", order=60
+    name="preference",
+    title=said("reports.chosen_rejected_answers_training"),
+    draw=draw_preference,
+    group="Learning",
+    order=60,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from harness.words import said
 from reports.drawing.curves import budget_scale, curve_rows, describe_curves, draw_curves
 from reports.drawing.rendering import Drawing
 from reports.figures import Figure
@@ -37,9 +38,11 @@ def draw_thinking_budgets(analysis: Analysis) -> Drawing | None:
         ylabel=f"{name} of {task} (%)",
         set_up=partial(budget_scale, budgets=budgets),
     )
-    caption = (
-        f"Final {name} on {task} where thinking is cut after so many tokens and the answer is asked for. The table of"
-        f" modes has the score without a budget, and the tokens spent. {describe_curves(curves, analysis.sweep.alpha)}"
+    caption = said(
+        "reports.final_on_where_thinking",
+        name=name,
+        task=task,
+        describe_curves=describe_curves(curves, analysis.sweep.alpha),
     )
     return Drawing(figure, caption, curve_rows(curves, "budget_tokens", "score_pp"))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.drawing.curves import curve_rows, describe_curves, draw_curves, log2_scale, seeds_per_arm
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import BASE_MODEL, GREY
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def draw_pass_at_k(analysis: Analysis) -> Drawing | None:
-    return _draw_over_k(analysis, "pass", "The chance that at least one of k samples of a problem is right.")
+    return _draw_over_k(analysis, "pass", said("reports.chance_least_one_k"))
 
 
 def draw_maj_at_k(analysis: Analysis) -> Drawing | None:
-    return _draw_over_k(analysis, "maj", "The chance that a majority vote of k samples of a problem is right.")
+    return _draw_over_k(analysis, "maj", said("reports.chance_majority_vote_k"))
 
 
 def draw_sharpening(analysis: Analysis) -> Drawing | None:
@@ -46,7 +47,7 @@ def draw_coverage(analysis: Analysis) -> Drawing | None:
         analysis,
         of_baseline=True,
         ylabel="pass@k: arm - baseline (pp)",
-        what=f"pass@k on {{task}} of each arm minus that of {baseline}, seed by seed, for all k up to the samples.",
+        what=said("reports.pass_k_on_task", baseline=baseline),
     )
 
 
@@ -69,10 +70,10 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
     parts = [what.format(task=analysis.metric.task)]
     parts.append(f"Seeds: {seeds_per_arm([curve.n for curve in curves])}.")
     if any(not one.note for one in shown):
-        band = f"Band: {percent(1 - shown[0].alpha)}, at every k at once"
-        parts.append(f"{band}." if of_baseline else f"{band}, with the noise of the model before training.")
+        band = said("reports.band_every_k_once", level=percent(1 - shown[0].alpha))
+        parts.append(f"{band}." if of_baseline else said("reports.noise_model_before_training", band=band))
     parts += [f"No band: {note}." for note in dict.fromkeys(one.note for one in shown if one.note)]
-    parts.append("The coverage table says in a word what this shows, and where lines cross 0.")
+    parts.append(said("reports.coverage_table_says_word"))
     return Drawing(figure, " ".join(parts), curve_rows(curves, "k", "difference_pp" if of_baseline else "gain_pp"))
 
 
@@ -112,6 +113,6 @@ def _evaluated_k(curves: Sequence[Curve]) -> list[int]:
 PASS_AT_K = Figure(name="pass_at_k", title="pass@k", draw=draw_pass_at_k, group="Result", order=70)
 MAJ_AT_K = Figure(name="maj_at_k", title="Majority vote of k samples", draw=draw_maj_at_k, group="Result", order=80)
 COVERAGE = Figure(
-    name="coverage", title="Difference of pass@k at every k", draw=draw_coverage, group="Result", order=165
+    name="coverage", title=said("reports.difference_pass_k_every"), draw=draw_coverage, group="Result", order=165
 )
 SHARPENING = Figure(name="sharpening", title="Sharpening or learning", draw=draw_sharpening, group="Result", order=170)

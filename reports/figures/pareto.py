@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.drawing.curves import arm_label, describe_seeds
 from reports.drawing.marks import mark
 from reports.drawing.rendering import DataRow, Drawing
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 TRAINING, ANSWER = "generated_tokens", "mean_tokens"
-X_LABELS = {TRAINING: "tokens generated in training", ANSWER: "mean tokens of an answer"}
+X_LABELS = {TRAINING: "tokens generated in training", ANSWER: said("reports.mean_tokens_answer")}
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,14 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
         axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=legend)
     against = " and against ".join(X_LABELS[key] for key in spots)
-    equally = " All arms generated equally many tokens in training."
-    caption = (
-        f"Final {metric.name} on {metric.task} against {against}."
-        f"{equally if TRAINING not in spots and analysis.trains else ''}"
-        f" {describe_seeds([*counts.values()], sweep.alpha, 'bar')} Grey line: the frontier, if several arms are on it,"
-        " which no other arm beats on both. It goes by means; nothing is tested."
+    equally = said("reports.all_arms_generated_equally")
+    caption = said(
+        "reports.final_on_against_grey",
+        name=metric.name,
+        task=metric.task,
+        against=against,
+        equally=equally if TRAINING not in spots and analysis.trains else "",
+        describe_seeds=describe_seeds([*counts.values()], sweep.alpha, "bar"),
     )
     return Drawing(figure, caption, rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.drawing.curves import draw_step_field, seeds_per_arm
 from reports.drawing.grid import Column, Trace, draw_step_grid
 from reports.drawing.marks import mark
@@ -24,13 +25,13 @@ def draw_entropy(analysis: Analysis) -> Drawing | None:
         analysis,
         "entropy/full",
         "entropy (nats per token)",
-        f"Mean entropy of the policy's next-token distribution over the whole vocabulary{scale}.",
+        said("reports.mean_entropy_policys_next", scale=scale),
     )
     return full or draw_step_field(
         analysis,
         "entropy/sampled",
-        "sampled entropy (nats per token)",
-        "Sampled entropy: the mean of -log p over the drawn tokens.",
+        said("reports.sampled_entropy_nats_per"),
+        said("reports.sampled_entropy_mean_log"),
     )
 
 
@@ -38,7 +39,7 @@ def _largest_entropies(analysis: Analysis) -> str:
     """Return the part of the caption that gives a scale: the entropy of the uniform distribution."""
     cells = [measurement for some in analysis.measurements.values() for measurement in some]
     sizes = sorted({size for cell in cells if (size := _vocabulary_tokens(cell)) is not None})
-    return "".join(f"; with {size:,} tokens it is at most ln {size:,} = {math.log(size):.2f}" for size in sizes)
+    return "".join(said("reports.tokens_most_ln", size=size, log=math.log(size)) for size in sizes)
 
 
 def _vocabulary_tokens(measurement: Measurement) -> int | None:
@@ -69,14 +70,11 @@ def draw_entropy_score(analysis: Analysis) -> Drawing | None:
         (dots,) = axes.plot(x, y, styles[arm].marker, color=styles[arm].color, markersize=5, label=label)
         mark(dots, arm, "seed", [int(row["seed"]) for row in by_arm[arm]])
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel("mean entropy in training (nats per token)")
+    axes.set_xlabel(said("reports.mean_entropy_training_nats"))
     axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(loc="outside lower center", ncols=columns)
     counts = seeds_per_arm([len(by_arm[arm]) for arm in labels])
-    caption = (
-        f"Each point is a finished cell ({counts}); no band. The entropy is that of the policy's next-token"
-        " distribution over the whole vocabulary, averaged over training steps. This shows an association, not a cause."
-    )
+    caption = said("reports.each_point_finished_cell", counts=counts)
     return Drawing(figure, caption, rows)
 
 
@@ -91,8 +89,7 @@ def draw_length(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         LENGTH_COLUMNS,
-        "Tokens per completion in each step's rollouts, including truncated ones, and the share of completions that"
-        " were cut off at the limit. A step without a right (or wrong) completion has no mean for these.",
+        said("reports.tokens_per_completion_each"),
     )
 
 
@@ -103,7 +100,7 @@ STABILITY_COLUMNS = (
         Trace("clip/low_frac_sign_aware", "below, A < 0"),
         as_percent=True,
     ),
-    Column("KL to the start (nats per token)", Trace("kl/exact_start")),
+    Column(said("reports.kl_start_nats_per"), Trace("kl/exact_start")),
     Column(
         "groups of a prompt",
         Trace("reward/frac_zero_std", "equal rewards"),
@@ -118,9 +115,7 @@ def draw_stability(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         STABILITY_COLUMNS,
-        "The share of tokens in the loss on which a bound of the importance ratio acts. The exact KL of the policy to"
-        " the one that training started from. The share of groups (the completions of one prompt) with equal rewards,"
-        " which give no gradient under a group baseline, and of groups in which every completion is right.",
+        said("reports.share_tokens_loss_on"),
     )
 
 
@@ -129,12 +124,12 @@ ENTROPY = Figure(
 )
 ENTROPY_SCORE = Figure(
     name="entropy_score",
-    title="Final score against entropy in training",
+    title=said("reports.final_score_against_entropy"),
     draw=draw_entropy_score,
     group="Policy",
     order=110,
 )
 LENGTH = Figure(name="length", title="Completion length", draw=draw_length, group="Policy", order=120)
 STABILITY = Figure(
-    name="stability", title="Clipping, KL and groups without signal", draw=draw_stability, group="Policy", order=130
+    name="stability", title=said("reports.clipping_kl_groups_without"), draw=draw_stability, group="Policy", order=130
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.drawing.panels import as_strip, hide_labels, legend_at_bottom, strip_panels
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import ARM_COLORS, GREY
@@ -20,15 +21,8 @@ if TYPE_CHECKING:
 
 COLORS = dict(zip(PART_NAMES, (*ARM_COLORS[:3], GREY), strict=True))
 HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "\\\\\\", "problems": "xxx"}
-TRAINED = (
-    "More seeds shrink every part but problems. More samples shrink evaluation samples alone, so they buy little where"
-    " that part is small. More problems shrink seed x problem, evaluation samples and problems. The verdict is about"
-    " these problems, so the part of problems does not count for it, only for new problems of this kind."
-)
-EVALUATED = (
-    "More samples, or more seeds of sampling, shrink evaluation samples alone, so they buy little where that part is"
-    " small. More problems shrink both parts."
-)
+TRAINED = said("reports.more_seeds_shrink_every")
+EVALUATED = said("reports.more_samples_or_more")
 ROOM_FOR_A_NUMBER = 0.07
 """A narrower part of a bar has no number in it."""
 
@@ -58,7 +52,7 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
     strips = [axes for (axes,) in panels]
     hide_labels(strips[:-1], "x")
     strips[-1].xaxis.set_major_formatter(lambda value, _position: f"{value:.0%}")
-    strips[-1].set_xlabel("share of the variance of the mean difference")
+    strips[-1].set_xlabel(said("reports.share_variance_mean_difference"))
     legend_at_bottom(figure, [handles[part] for part in parts])
     rows = [_data(arm, variance, budget, judged.error_pp) for arm, variance, budget, judged in shown]
     return Drawing(figure, _caption(analysis, [variance for _, variance, _, _ in shown]), rows)
@@ -96,18 +90,21 @@ def _caption(analysis: Analysis, found: Sequence[Variance]) -> str:
         difference, pairs, mean = "main effect and interaction", "seeds", "effect"
     else:
         difference, pairs, mean = f"arm's difference from {analysis.sweep.baseline}", "pairs", "mean difference"
-    sizes = f"{n} {pairs}, {first.n_problems} problems and {first.n_samples} samples of each"
+    sizes = said(
+        "reports.problems_samples_each", n=n, pairs=pairs, n_problems=first.n_problems, n_samples=first.n_samples
+    )
     if analysis.trains:
         advice, over = TRAINED, "these problems"
     else:
         advice, over = EVALUATED, "problems of this kind"
     parts = [
-        f"What the noise of each {difference} is made of, on {analysis.metric.task} with {sizes}. {advice}",
-        f"error: the standard error of the {mean} on {over}, with its {percent(first.level)} interval."
-        " With few seeds the shares are rough: report.json has an interval for each.",
+        said(
+            "reports.what_noise_each_made", difference=difference, task=analysis.metric.task, sizes=sizes, advice=advice
+        ),
+        said("reports.error_standard_error_on", mean=mean, over=over, level=percent(first.level)),
     ]
     if not all(variance.sampling_known for variance in found):
-        parts.append("With one sample per problem, seed x problem includes evaluation samples.")
+        parts.append(said("reports.one_sample_per_problem"))
     return " ".join(parts)
 
 
@@ -119,5 +116,5 @@ def _data(name: str, variance: Variance, budget: ErrorBudget, error_pp: float) -
 
 
 VARIANCE = Figure(
-    name="variance", title="Where the noise of a difference comes from", draw=draw_variance, group="Result", order=15
+    name="variance", title=said("reports.where_noise_difference_comes"), draw=draw_variance, group="Result", order=15
 )

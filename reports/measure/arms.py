@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.measure.measurements import Measurement, finite, mean_of
 from reports.measure.overoptimisation import judge_and_truth, judge_replies, proxy_and_truth
 from reports.report import ArmRow, Cost
@@ -125,9 +126,5 @@ def hidden_knob_warnings(clipped: Sequence[tuple[str, float | None]]) -> list[st
         and abs(frac - reference) > HIDDEN_KNOB_CLIPPED_FRAC
         and max(frac, reference) > HIDDEN_KNOB_RATIO * min(frac, reference)
     ):
-        return [
-            f"{arm} clips the gradient in {frac:.0%} of its steps, {baseline} in {reference:.0%}. A clipped "
-            "step counts for less in the optimiser's running means, so some of the difference may come from "
-            "train.max_grad_norm. To tell, repeat both arms with a bound that neither reaches"
-        ]
+        return [said("reports.clips_gradient_its_steps", arm=arm, frac=frac, baseline=baseline, reference=reference)]
     return []

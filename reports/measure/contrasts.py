@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.measure.looks import looking
 from reports.measure.measurements import Measurement, MetricError, mean_of
 from reports.measure.tuning import judge_bests
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # A cell ends at the first step boundary after its budget, so each arm overshoots it by up to the tokens of a step.
 EQUAL_TOKENS_TOLERANCE = 0.05
 SCORE_LIMITS_PP = (0.0, 100.0)
-EQUAL_COMPLETIONS = "every completion of the final evaluations is equal, pair by pair, though the weights are not"
+EQUAL_COMPLETIONS = said("reports.every_completion_final_evaluations")
 NORMAL_95 = 1.959964
 
 

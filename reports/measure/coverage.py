@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.words import said
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import alpha_of_each
 from reports.measure.curves import Curve, Line, base_line_over_k, curves_over_k, mean_curve
@@ -28,7 +29,7 @@ from reports.statistics import (
 
 TIE_DECIMALS = 9
 """Decimals of a difference in percentage points: rounding errors are below them, a single sample far above."""
-UNKNOWN_NOISE = "the noise of the model before training is unknown: how often it solved each problem was not recorded"
+UNKNOWN_NOISE = said("reports.noise_model_before_training_coverage")
 FEW_SEEDS = "fewer than 3 seeds"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.measure import Analysis
 
 if TYPE_CHECKING:
@@ -80,10 +81,13 @@ def outside_warnings(measurements: Mapping[str, Sequence[Measurement]]) -> list[
         return []
     is_one = len(outside) == 1
     return [
-        f"{' and '.join(outside)} {'was' if is_one else 'were'} trained by {'a program' if is_one else 'programs'} "
-        f"outside of bench (trainer.type={', '.join(sorted(set().union(*arms.values())))}): pairs share the start, the "
-        "prompts and the noise of the evaluation, but no sampling noise of training, and a cell that was interrupted "
-        "went on as exactly as the program resumes"
+        said(
+            "reports.trained_outside_bench_trainer",
+            outside=" and ".join(outside),
+            words="was" if is_one else "were",
+            words_2="a program" if is_one else "programs",
+            union=", ".join(sorted(set().union(*arms.values()))),
+        )
     ]
 
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import WordedError, few, nearest
+from harness.errors import InvalidError, WordedError, few, nearest
 from harness.records.scores import METRIC_PREFIX, accuracy_names
 from harness.records.tables import as_array, read_columns
+from harness.words import said
 from reports.measure.final_samples import COLUMNS, FinalSamples
 from reports.processes import each_in_processes
 from reports.statistics import FloatArray
@@ -180,7 +181,7 @@ class Measurement:
         counted = ("generated_tokens",) if self.cell.generated_tokens is not None else ()
         columns = _columns(path, self.cell.read_step_columns(), ("step", *counted))
         if (back := np.flatnonzero(np.diff(columns["step"]) <= 0)).size:
-            raise _damaged(path, f"the step of row {back[0] + 2} is no later than that of the row before it")
+            raise _damaged(path, said("reports.step_row_no_later", back=back[0] + 2))
         return columns
 
     @cached_property
@@ -385,7 +386,7 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
         measured = [one for part in each_in_processes(_with_records, parts, processes) for one in part]
     done = {(m.cell.arm, m.cell.seed): m for m in measured}
     if not done:
-        raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")
+        raise InvalidError("reports.no_cell_done", sweep=sweep.name)
     if all(measurement.score_pp is None for measurement in done.values()):
         recorded = {name for m in done.values() if m.final is not None for name in m.final["metrics"]}
         names = sorted(filter(sweep.compares_arms, recorded))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.report import NewProblems
@@ -103,15 +104,19 @@ def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | N
     pairs = [[by_seed[seed] for by_seed in arms] for seed in contrast.seeds]
     scores = [[m.problem_scores_pp for m in pair] for pair in pairs]
     if not scores or contrast.comparison is None:
-        return _refused("no seed has a score in both arms")
+        return _refused(said("reports.no_seed_has_score"))
     # The estimate needs a full table of seeds and problems.
     shared = sorted(set.intersection(*(set(one) for pair in scores for one in pair)))
     if not shared:
-        return _refused(f"the records hold no {pairs[0][0].metric.name} for single problems")
+        return _refused(said("reports.records_hold_no_for", name=pairs[0][0].metric.name))
     if len(shared) < MIN_PROBLEMS:
         return _refused(
-            f"an interval over problems needs at least {MIN_PROBLEMS} problems with a {pairs[0][0].metric.name} in"
-            f" every run, and there are {len(shared)}"
+            said(
+                "reports.interval_over_problems_needs",
+                min_problems=MIN_PROBLEMS,
+                name=pairs[0][0].metric.name,
+                n_shared=len(shared),
+            )
         )
     differences = np.array([[treated[name] - control[name] for name in shared] for treated, control in scores])
     estimate = over_seeds_and_problems(differences, contrast.comparison.alpha)

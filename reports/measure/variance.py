@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from harness.words import said
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.interactions import declared_of, effects_of
@@ -90,13 +91,13 @@ def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
     if contrast.comparison is None or contrast.comparison.n_pairs < MIN_PAIRS:
         return VarianceBudget(None, refused=f"it takes {MIN_PAIRS} pairs")
     if analysis.metric.name not in MEANS_OF_SAMPLES:
-        return VarianceBudget(None, refused=f"{analysis.metric.name} is no mean of samples")
+        return VarianceBudget(None, refused=said("reports.no_mean_samples", name=analysis.metric.name))
     measured = {arm: {m.cell.seed: m for m in analysis.measurements[arm]} for arm in contrast.weights}
     grids = {arm: [sample_grid(cells[seed]) for seed in contrast.seeds] for arm, cells in measured.items()}
     known = [grid for arm in grids.values() for grid in arm if grid is not None]
     wanted = len(grids) * len(contrast.seeds)
     if len(known) < wanted or any(grid.problems != known[0].problems for grid in known):
-        return VarianceBudget(None, refused="not every run kept equally many samples of the same problems")
+        return VarianceBudget(None, refused=said("reports.not_every_run_kept"))
     if len(known[0].problems) < 2:
         return VarianceBudget(None, refused="it takes 2 problems")
     if math.isnan(contrast.comparison.sd):
@@ -124,13 +125,13 @@ def budget_of(
     n_samples = drawn.shape[2]
     if one_checkpoint:
         if n_samples * len(drawn) == 1:
-            return VarianceBudget(None, refused="one sample of a problem does not show the noise of sampling")
+            return VarianceBudget(None, refused=said("reports.one_sample_problem_does"))
         if not np.ptp(drawn):
-            return VarianceBudget(None, refused="every sample's difference is the same")
+            return VarianceBudget(None, refused=said("reports.every_samples_difference_same"))
         return VarianceBudget(components_of_problems(drawn, alpha=alpha))
     differences = drawn.mean(axis=2)
     if not np.ptp(differences, axis=0).any():
-        return VarianceBudget(None, refused="no problem's difference varies over seeds")
+        return VarianceBudget(None, refused=said("reports.no_problems_difference_varies"))
     covariance = float(np.cov(added.mean(axis=(1, 2)), subtracted.mean(axis=(1, 2)))[0, 1])
     if n_samples == 1:
         return VarianceBudget(components(differences, alpha=alpha), covariance)

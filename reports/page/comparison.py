@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.measure.arms import clipped_frac, hidden_knob_warnings
 from reports.measure.contrasts import (
     SCORE_LIMITS_PP,
@@ -81,7 +82,7 @@ def compare_groups(
         if not group.scored:
             raise ValueError(f"{group.label} has no finished run with {metric}: both sides need one")
     pairs = pair_by_seed(treatment.measurements, baseline.measurements)
-    why_unpaired = unlike or (None if pairs else "no seed is in both")
+    why_unpaired = unlike or (None if pairs else said("reports.no_seed_both"))
     row = (
         _paired(treatment, baseline, pairs, metric, alpha, margin_pp)
         if why_unpaired is None

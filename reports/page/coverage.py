@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.words import said
 from reports.formats import Table, number, percent, signed_pp, with_interval
 from reports.report import CoverageRow
-
-NOTE = (
-    "The difference of pass@k, mean over seeds, with a band that holds at every k from 1 to {k} at once ({level} over"
-    " all rows of a kind together). Up and down: the whole band lies above or below 0. A k is large from half of the"
-    " largest on. Sharpened: up at k = 1 and down at a large k. Discovered: up at a large k and not at k = 1. Both: up"
-    " at k = 1 and at a large k. Crossover: the k at which the difference, once above 0, first falls below 0, and the k"
-    " around it at which the band contains 0. The model before training is evaluated once; its noise is in the band."
-)
 
 
 def coverage_sentence(rows: Sequence[CoverageRow]) -> str:
@@ -33,7 +26,7 @@ def coverage_sentence(rows: Sequence[CoverageRow]) -> str:
     if not parts:
         return ""
     largest = max(row.k[-1] for row in rows)
-    return f"Coverage, pass@k for all k up to {largest}: {'. '.join(map(_capital, parts))}."
+    return said("reports.coverage_pass_k_for", largest=largest, parts=". ".join(map(_capital, parts)))
 
 
 def coverage_table(rows: Sequence[CoverageRow]) -> Table | None:
@@ -68,11 +61,9 @@ def coverage_table(rows: Sequence[CoverageRow]) -> Table | None:
         ]
         for row in rows
     ]
-    note = NOTE.format(k=max(row.k[-1] for row in rows), level=level)
+    note = said("reports.coverage_note", k=max(row.k[-1] for row in rows), level=level)
     if any(row.at_ceiling for row in rows):
-        note += (
-            " At a largest k at which every problem is solved before and after, nothing can be lost: use harder ones."
-        )
+        note += said("reports.largest_k_which_every")
     return Table("Coverage", columns, lines, note)
 
 
@@ -90,7 +81,7 @@ def _why_unclear(row: CoverageRow) -> str:
         return f" ({row.note})"
     low, high = row.low_pp[0], row.high_pp[0]
     if low is not None and low > 0:
-        return f" (up at k = 1; {'all is solved' if row.at_ceiling else 'unclear'} at k = {row.k[-1]})"
+        return said("reports.up_k_1_k", at_largest="all is solved" if row.at_ceiling else "unclear", k=row.k[-1])
     return " (down at k = 1)" if high is not None and high < 0 else " (no clear difference at k = 1)"
 
 

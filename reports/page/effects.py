@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
+from harness.words import said
 from reports.formats import Table, p_value, percent, points, signed_pp, with_interval
 from reports.page.next_step import p_note
 from reports.report import BestDifference, Compared, ContrastRow, EffectRow, VerdictRow, Within, last_part
-
-EFFECT_NOTE = (
-    "A main effect is averaged over the values of all other knobs. An interaction is how much larger the first knob's "
-    "effect is at the second's value than at its reference: 0 if the two effects add up. Paired by seed, over the {n} "
-    "seeds with a score in every arm; intervals and p (Holm) are corrected over these {m} effects."
-)
-SECONDARY_NOTE = (
-    "Secondary: each arm against {baseline}. A grid asks about its {m} main effects and interactions, whose correction "
-    "does not count these arms. The arms have {level} intervals, corrected among themselves."
-)
 
 
 def effect_clause(row: EffectRow) -> str:
@@ -27,18 +18,20 @@ def effect_clause(row: EffectRow) -> str:
         clauses = {
             "better": f"{setting} is better than {reference}",
             "worse": f"{setting} is worse than {reference}",
-            "equivalent": f"{setting} is equivalent to {reference} within {row.margin_pp:g} pp",
+            "equivalent": said(
+                "reports.equivalent_within_pp", setting=setting, reference=reference, margin_pp=row.margin_pp
+            ),
             "identical": f"{setting} is identical to {reference}",
             "inconclusive": f"{setting} against {reference} is inconclusive",
         }
         return f"{clauses[row.verdict]}{averaged_over(row)}"
     both = " and ".join(row.settings)
     clauses = {
-        "better": f"{both} together give more than the sum of their effects",
-        "worse": f"{both} together give less than the sum of their effects",
-        "equivalent": f"{both} add up within {row.margin_pp:g} pp",
+        "better": said("reports.together_give_more_than", both=both),
+        "worse": said("reports.together_give_less_than", both=both),
+        "equivalent": said("reports.add_up_within_pp", both=both, margin_pp=row.margin_pp),
         "identical": f"{both} do not interact",
-        "inconclusive": f"Whether {both} add up is inconclusive",
+        "inconclusive": said("reports.whether_add_up_inconclusive", both=both),
     }
     return clauses[row.verdict]
 
@@ -129,7 +122,7 @@ def effect_table(rows: Sequence[EffectRow]) -> Table | None:
         ]
         for row in rows
     ]
-    note = EFFECT_NOTE.format(n=first.n_pairs, m=len(rows))
+    note = said("reports.main_effects_and_interactions", n=first.n_pairs, m=len(rows))
     return Table("Main effects and interactions", columns, written, f"{note} {p_note(rows)}".rstrip())
 
 
@@ -138,7 +131,7 @@ def secondary_note(effects: Sequence[EffectRow], contrasts: Sequence[ContrastRow
     if not effects or not contrasts:
         return None
     level = next((row.level for row in contrasts if row.level is not None), None)
-    return SECONDARY_NOTE.format(baseline=contrasts[0].baseline, m=len(effects), level=percent(level))
+    return said("reports.arms_beside_effects", baseline=contrasts[0].baseline, m=len(effects), level=percent(level))
 
 
 def size_pp(row: Compared | BestDifference | Within) -> str:

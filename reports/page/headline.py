@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from harness.records.sweep import ENDED
+from harness.words import said
 from reports.formats import count, percent
 from reports.measure.next_step import OPEN_VERDICTS
 from reports.page.effects import averaged_over, effect_clause, size_pp, turns
@@ -26,15 +27,17 @@ MORE = {
 def headline(report: Report) -> str:
     """Return the answer to the sweep's question; commands are enclosed in backticks."""
     ended = sum(cell.state in ENDED for cell in report.cells)
-    so_far = "" if ended == len(report.cells) else f"Interim look, {ended} of {len(report.cells)} cells: "
+    so_far = (
+        "" if ended == len(report.cells) else said("reports.interim_look_cells", ended=ended, n_cells=len(report.cells))
+    )
     if report.screening:
-        said = _of_screening(report.screening[0])
+        found = _of_screening(report.screening[0])
     elif not report.contrasts:
-        said = f"One arm, {report.arms[0].arm}: nothing to compare."
+        found = said("reports.one_arm_nothing_compare", arm=report.arms[0].arm)
     else:
         rows = report.declared
-        said = f"{answer(rows)}{_next_step(rows)}"
-    return f"{so_far}{said}"
+        found = f"{answer(rows)}{_next_step(rows)}"
+    return f"{so_far}{found}"
 
 
 def with_headline(report: Report) -> Report:
@@ -45,17 +48,19 @@ def _of_screening(found: ScreeningRow) -> str:
     if found.contrasts:
         return f"With {count(found.seeds, 'fresh seed')}: {answer(found.contrasts)}"
     best = ", ".join(found.best)
-    confirm = "" if found.confirmed_in else f" `{found.command}` confirms them on {found.seeds} fresh seeds."
-    return f"A screening ranks and does not judge. Highest means beside {found.baseline}: {best}.{confirm}"
+    confirm = (
+        "" if found.confirmed_in else said("reports.confirms_them_on_fresh", command=found.command, seeds=found.seeds)
+    )
+    return said("reports.screening_ranks_does_not", baseline=found.baseline, best=best, confirm=confirm)
 
 
 def answer(rows: Sequence[VerdictRow]) -> str:
     """Return the sentence that names the undecided contrasts and what is shown of the others."""
-    over = " over new problems of this kind" if rows[0].is_over_problems else ""
+    over = said("reports.over_new_problems_this") if rows[0].is_over_problems else ""
     tuned = next((row.bests for row in rows if row.bests), None)
-    at = f"Each at its best of {count(tuned.trials, 'trial')}: " if tuned else ""
-    said = _of_one(rows[0]) if len(rows) == 1 else "; ".join(_clause(code, some, rows) for code, some in parts(rows))
-    return f"{at}{said}{over}."
+    at = said("reports.each_its_best", trials=count(tuned.trials, "trial")) if tuned else ""
+    answers = _of_one(rows[0]) if len(rows) == 1 else "; ".join(_clause(code, some, rows) for code, some in parts(rows))
+    return f"{at}{answers}{over}."
 
 
 def parts(rows: Sequence[VerdictRow]) -> list[tuple[str, list[VerdictRow]]]:
@@ -110,8 +115,10 @@ def _of_one(row: VerdictRow) -> str:
     arm, baseline, size = row.arm, row.baseline, size_pp(row)
     return {
         "better": f"{arm} beats {baseline} by {size}",
-        "worse": f"{arm} is worse than {baseline} by {size}",
-        "equivalent": f"{arm} is equivalent to {baseline} within ±{row.margin_pp:g} pp: {size}",
+        "worse": said("reports.worse_than", arm=arm, baseline=baseline, size=size),
+        "equivalent": said(
+            "reports.equivalent_within_pp_of_one", arm=arm, baseline=baseline, margin_pp=row.margin_pp, size=size
+        ),
         "identical": f"{arm} and {baseline} are identical",
     }[row.verdict]
 
@@ -127,7 +134,7 @@ def _clause(code: str, rows: Sequence[VerdictRow], of: Sequence[VerdictRow]) -> 
         return _undecided(rows)
     if code == "untested":
         where = "every arm" if isinstance(first, EffectRow) else "both arms"
-        return f"{_names(rows)} could not be tested: no seed has a score in {where}"
+        return said("reports.could_not_be_tested", rows=_names(rows), where=where)
     if isinstance(first, EffectRow):
         return effect_clause(first)
     if code == "better":
@@ -135,7 +142,7 @@ def _clause(code: str, rows: Sequence[VerdictRow], of: Sequence[VerdictRow]) -> 
     if code == "none_better":
         # Name the margin while a row is open: then only gains of its size are excluded, not every gain.
         is_open = any(row.verdict in OPEN_VERDICTS for row in of)
-        return f"no arm beats {baseline} by {margin}" if is_open else f"No arm beats {baseline}"
+        return said("reports.no_arm_beats", baseline=baseline, margin=margin) if is_open else f"No arm beats {baseline}"
     words = {"worse": "worse", "equivalent": f"equivalent within ±{margin}", "identical": "identical"}[code]
     if len(rows) == 1:
         return f"{first.arm} is {words}"
@@ -148,7 +155,7 @@ def _undecided(rows: Sequence[VerdictRow]) -> str:
     n = first.n_pairs
     # Rows of `bench compare` may be unpaired.
     seen = f"{first.n_treatment} and {first.n_baseline} runs" if n is None else count(n, first.unit)
-    too_few = f", too few for a test (below {MIN_PAIRS})" if first.verdict == "no_test" else ""
+    too_few = said("reports.too_few_for_test", min_pairs=MIN_PAIRS) if first.verdict == "no_test" else ""
     judged = _judged(first)
     between = "" if judged is first else " between their bests"
     against = averaged_over(first) if isinstance(first, EffectRow) else f" against {first.baseline}"
@@ -178,7 +185,7 @@ def _next_step(rows: Sequence[VerdictRow]) -> str:
     command = "" if most.command is None else f": `{most.command}`"
     more = _needed(most) - most.now
     what, power = MORE[most.of][more > 1], percent(steps[0].power)
-    return f" A further look with {more} more {what} would settle {them} with {power} power{command}."
+    return said("reports.further_look_more_would", more=more, what=what, them=them, power=power, command=command)
 
 
 def _needed(way: Way) -> int:

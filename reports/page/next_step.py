@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.formats import count, percent, seconds, signed_pp
 from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS, SD_CONFIDENCE, has_planned_looks_left
 from reports.report import Looking, NextStep, VerdictRow, Way
@@ -28,49 +29,46 @@ def next_step_sentence(row: VerdictRow, step: NextStep) -> str:
     able = [way for way in ways if way.needed is not None]
     unable = [_cannot(way) for way in ways if way.needed is None]
     if row.bests is not None:
-        unable.append("More trials in each search (tune.trials) shrink what these left open.")
+        unable.append(said("reports.more_trials_each_search"))
     if not able:
-        return f"Next step: none that would {_goal(row, step)}. {' '.join(unable)}".rstrip()
+        return said("reports.next_step_none_would", goal=_goal(row, step), unable=" ".join(unable)).rstrip()
     first, *others = able
-    sentences = [f"Cheapest next step to {_goal(row, step)}: {_way(first)}."]
+    sentences = [said("reports.cheapest_next_step", goal=_goal(row, step), way=_way(first))]
     sentences += [f"Or {_way(way)}." for way in others]
     further = "Each is a further look" if others else "This is a further look"
-    spread = (
-        f"They also allow for a standard deviation of up to {step.sd_pp:.2g} pp, the {percent(SD_CONFIDENCE)} upper"
-        " bound of its estimate."
-    )
-    return " ".join([*sentences, *unable, f"{further}; the numbers allow for that.", spread])
+    spread = said("reports.they_also_allow_for", sd_pp=step.sd_pp, sd_confidence=percent(SD_CONFIDENCE))
+    return " ".join([*sentences, *unable, said("reports.numbers_allow_for", further=further), spread])
 
 
 def what_to_do(row: VerdictRow, sweep: SweepRecord) -> str:
     """Return `next_step_sentence`, or why a declared contrast has no next step."""
     if sweep.screening is not None:
-        return "This is a screening: it ranks arms, and verdicts come from fresh seeds for the best of them."
+        return said("reports.this_screening_ranks_arms")
     if row.next_step is not None:
         return next_step_sentence(row, row.next_step)
     if row.verdict not in OPEN_VERDICTS:
         return "Nothing more is needed."
     if not sweep.is_complete:
-        return "Not every cell has ended; `bench run` continues it."
+        return said("reports.not_every_cell_has")
     if has_planned_looks_left(sweep):
-        return "Planned looks are left; `bench run` with --until verdict takes them."
+        return said("reports.planned_looks_left_bench")
     if row.verdict == "no_test":
-        return f"A test needs {MIN_PAIRS} pairs."
-    return f"What would settle it is unknown: {row.note}."
+        return said("reports.test_needs_pairs", min_pairs=MIN_PAIRS)
+    return said("reports.what_would_settle_unknown", note=row.note)
 
 
 def _goal(row: VerdictRow, step: NextStep) -> str:
     chance = f"with {percent(step.power)} power"
     if step.target == "difference":
         observed_pp = (row.bests or row).difference_pp
-        return f"detect a difference as large as the observed {signed_pp(observed_pp)} pp {chance}"
-    return f"show equivalence within ±{row.margin_pp:g} pp {chance} if there is no difference"
+        return said("reports.detect_difference_as_large", observed_pp=signed_pp(observed_pp), chance=chance)
+    return said("reports.show_equivalence_within_pp", margin_pp=row.margin_pp, chance=chance)
 
 
 def _way(way: Way) -> str:
     cost = [f"{count(way.cells or 0, 'cell')} {WORK[way.of]}"]
     if way.seconds is not None:
-        cost.append(f"about {seconds(way.seconds)} run one after another")
+        cost.append(said("reports.about_run_one_after", seconds=seconds(way.seconds)))
     cost.append(f"then {percent(way.level)} intervals")
     command = "" if way.command is None else f": `{way.command}`"
     return f"{way.needed} {NOUNS[way.of]} instead of {way.now} ({', '.join(cost)}){command}"
@@ -78,12 +76,14 @@ def _way(way: Way) -> str:
 
 def _cannot(way: Way) -> str:
     """Say that a way does not suffice, however far it goes, because it leaves the rest of the variance as it is."""
-    cannot = f"do not suffice, even {MOST_FACTOR} times as many"
+    cannot = said("reports.do_not_suffice_even", most_factor=MOST_FACTOR)
     if way.limit is not None:
-        cannot = f"do not suffice, even all {way.limit} that there are"
+        cannot = said("reports.do_not_suffice_even_cannot", limit=way.limit)
     if way.shrinks_frac < LITTLE_FRAC:
         cannot = "would not help"
-    return f"More {NOUNS[way.of]} {cannot}: they shrink only {percent(way.shrinks_frac)} of the variance."
+    return said(
+        "reports.more_they_shrink_only", nouns=NOUNS[way.of], cannot=cannot, shrinks_frac=percent(way.shrinks_frac)
+    )
 
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -105,13 +105,16 @@ def look_clause(row: VerdictRow) -> str:
 
 def look_sentence(look: Looking, level: float | None) -> str:
     """Say when this question was looked at, and what that does to the interval, which has this level."""
-    plan = f"of those planned at {_listed(look.planned)}" if look.planned else "not planned"
+    plan = said("reports.those_planned", planned=_listed(look.planned)) if look.planned else "not planned"
     taken = f"{_listed(look.seeds)} seeds"
     if len({*look.samples}) > 1:
-        taken += f", with {_listed(look.samples)} samples per problem"
-    return (
-        f"Looks so far: at {taken}, {plan}. With {percent(level)} at this one, the intervals of all looks hold "
-        f"{percent(look.overall_level)} together; p is not corrected for looks."
+        taken += said("reports.samples_per_problem", samples=_listed(look.samples))
+    return said(
+        "reports.looks_so_far_this",
+        taken=taken,
+        plan=plan,
+        level=percent(level),
+        overall_level=percent(look.overall_level),
     )
 
 
@@ -120,7 +123,7 @@ def p_note(rows: Sequence[VerdictRow]) -> str:
     look = next((row.look for row in rows if row.look is not None), None)
     if look is None:
         return ""
-    return f"p and p (Holm) count one look; intervals and verdicts use the boundary of look {look.number}."
+    return said("reports.p_p_holm_count", number=look.number)
 
 
 def looks_taken(look: Looking) -> str:
@@ -129,7 +132,13 @@ def looks_taken(look: Looking) -> str:
         return f"{len(look.seeds)}, not planned"
     further = f", and {look.n_unplanned} not planned" if look.n_unplanned else ""
     taken = len(look.seeds) - look.n_unplanned
-    return f"{taken} of {len(look.planned)} planned (at {_listed(look.planned)} seeds){further}"
+    return said(
+        "reports.planned_seeds",
+        taken=taken,
+        n_planned=len(look.planned),
+        planned=_listed(look.planned),
+        further=further,
+    )
 
 
 def _listed(numbers: Sequence[int | None]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from harness.words import said
 from reports.formats import Table, duration, megabytes, number, percent, points, seconds, tokens
 from reports.measure import Analysis
 from reports.report import Report
@@ -14,12 +15,7 @@ MOST_KNOB_COLUMNS = 8
 ABSENT = "(absent)"
 """The value that sweep.json records for a knob that an arm does not have."""
 
-COST_NOTE = (
-    "Medians over the steps of a cell, then means over the finished cells of the arm. Evaluations and total training "
-    "are those of a whole cell, peak memory is its highest (on a CPU that of the process), tokens per pass are its "
-    "lowest. Costs are descriptive; none is tested. Cells that ran at the same time shared the machine, so an arm "
-    "that ran beside others looks slower."
-)
+COST_NOTE = said("reports.medians_over_steps_cell")
 COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "step_s": ("step", duration),
     "rollout_s": ("rollout", duration),
@@ -59,15 +55,10 @@ def knob_table(analysis: Analysis) -> Table | None:
         # A knob that the arm lacks has no value to show.
         present = ", ".join(f"{knob}={value}" for knob, value in changed.items() if value != ABSENT)
         rows.append([arm, "baseline" if arm == sweep.baseline else present])
-    return Table("Knobs that differ", ["arm", f"knobs that differ from {sweep.baseline}"], rows)
+    return Table("Knobs that differ", ["arm", said("reports.knobs_differ_from", baseline=sweep.baseline)], rows)
 
 
-TUNING_NOTE = (
-    "What each arm's search found. All searches have the same number of trials and the same trial seeds, which the "
-    "comparison does not use. The best score in the search is partly luck, since it was picked; that with fresh seeds "
-    "is not. Left open: how far the arm's best may lie above the setting found, mean ± standard deviation. Tokens: "
-    "generated in training, by all trials of the search and by all seeds of the comparison."
-)
+TUNING_NOTE = said("reports.what_each_arms_search")
 
 
 def tuning_table(report: Report) -> Table | None:
@@ -95,8 +86,8 @@ def tuning_table(report: Report) -> Table | None:
         for row in rows
     ]
     at_end = any(row.at_end for row in rows)
-    caution = " A value marked ! is at the end of what was tried: a better one may lie beyond." if at_end else ""
-    return Table("Each arm at its best", columns, written, TUNING_NOTE + caution)
+    caution = said("reports.value_marked_end_what") if at_end else ""
+    return Table(said("reports.each_arm_its_best"), columns, written, TUNING_NOTE + caution)
 
 
 def _value(value: object, is_at_end: bool) -> str:
@@ -160,4 +151,4 @@ def troubled_cells(report: Report) -> Table:
         for cell in report.cells
         if cell.state != "done" or cell.flags
     ]
-    return Table("Failed, flagged and invalid cells", ["arm", "seed", "state", "flags", "reason"], rows)
+    return Table(said("reports.failed_flagged_invalid_cells"), ["arm", "seed", "state", "flags", "reason"], rows)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import RefusedError, few, nearest
+from harness.words import said
 from reports.formats import interval, percent
 from reports.report import BestDifference, Node, VerdictRow
 from reports.statistics import Verdict
@@ -41,7 +42,7 @@ VERDICTS = ("identical", "inconclusive")
 """Relations that are verdicts by themselves."""
 
 _FORM = re.compile(r"(?P<arm>\S+)\s+(?:is\s+)?(?P<relation>\S.*\S)\s+(?:than|to|against)\s+(?P<baseline>\S+)")
-_EXAMPLE = 'e.g. "no_std not worse than group_std"'
+_EXAMPLE = said("reports.e_g_no_std")
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,10 @@ def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
         return verdict == relation, f"the verdict is {verdict.replace('_', ' ')}"
     # Identical arms have no spread and so no interval, but they satisfy every relation that equality satisfies.
     if verdict == "identical":
-        return relation in ("equivalent", "not worse", "not better"), "the final weights are identical"
+        return relation in ("equivalent", "not worse", "not better"), said("reports.final_weights_identical")
     if low is None or high is None:
-        reason = row.note or "there are too few seeds for a test"
-        return False, f"there is no interval to judge by: {reason}"
+        reason = row.note or said("reports.there_too_few_seeds")
+        return False, said("reports.there_no_interval_judge", reason=reason)
     asked, margin = RELATIONS[relation], row.margin_pp
     intervals = {"": (low, high)}
     if (bests := row.bests) is not None and bests.low_pp is not None and bests.high_pp is not None:

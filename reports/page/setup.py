@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.words import said
 from reports.formats import Table, count, tokens
 from reports.measure import Analysis
 from reports.page.record_tables import knob_table
@@ -15,7 +16,7 @@ from reports.page.record_tables import knob_table
 MOST_FORMS = 3
 """If a setting has more forms than this, the table of knobs below says which arm has which."""
 
-TITLE = "Paired, resumable, honestly analysed ablations of RL post-training for language models"
+TITLE = said("reports.paired_resumable_honestly_analysed")
 """The title of the package in a citation."""
 
 
@@ -56,7 +57,7 @@ def setup_of(analysis: Analysis) -> Setup:
         "Profile": sweep.profile,
     }
     return Setup(
-        entries=[(name, said) for name, said in entries.items() if said],
+        entries=[(name, words) for name, words in entries.items() if words],
         command=sweep.command,
         knobs=knob_table(analysis),
         config=_as_lines(baseline),
@@ -69,13 +70,13 @@ def _each(specs: dict[str, dict[str, object]], say: Callable[[dict[str, object]]
     return ", ".join(filter(None, map(_part, zip(*map(say, specs.values()), strict=True), itertools.repeat([*specs]))))
 
 
-def _part(said: tuple[str, ...], arms: list[str]) -> str:
+def _part(found: tuple[str, ...], arms: list[str]) -> str:
     """Return one part: its text if all arms agree, otherwise its forms with their arms, or their number."""
-    forms = {words: [arm for arm, one in zip(arms, said, strict=True) if one == words] for words in said}
+    forms = {words: [arm for arm, one in zip(arms, found, strict=True) if one == words] for words in found}
     if len(forms) == 1:
-        return said[0]
+        return found[0]
     if len(forms) > MOST_FORMS:
-        return f"{said[0]} or another ({len(forms)} in all, by arm)"
+        return said("reports.or_another_all_arm", first=found[0], n_forms=len(forms))
     return " or ".join(f"{words or 'none'} ({', '.join(by)})" for words, by in forms.items())
 
 
@@ -152,7 +153,9 @@ def _batch(spec: Mapping[str, object]) -> list[str]:
     updates = _at(spec, "train.updates_per_rollout")
     known = prompts and samples
     return [
-        f"{prompts} prompts × {samples} samples = {prompts * samples} completions a step" if known else "",
+        said("reports.prompts_samples_completions_step", prompts=prompts, samples=samples, prompts_2=prompts * samples)
+        if known
+        else "",
         count(updates, "update") if updates else "",
         _said(_at(spec, "rollout.max_completion_tokens"), "up to {} tokens each"),
         _temperature(_at(spec, "rollout.temperature")),
@@ -227,7 +230,7 @@ class _Provenance:
         if not times:
             return ""
         first, last = (time.replace("T", " ").removesuffix("Z") for time in (times[0], times[-1]))
-        return f"first cell began {first} UTC" + (f", last {last} UTC" if last != first else "")
+        return said("reports.first_cell_began_utc", first=first) + (f", last {last} UTC" if last != first else "")
 
     def version(self) -> str:
         return _written(self._values("packages.bench-rl"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
+from harness.words import said
 from reports.figures import Group
 from reports.formats import (
     MISSING,
@@ -46,31 +47,10 @@ Line = TypeVar("Line")
 Columns: TypeAlias = Sequence[tuple[str, Callable[[Line], str]]]
 """The heading of each column, and the formatter of its cells."""
 
-ACROSS_TASKS_NOTE = (
-    "IQM: the mean of the middle half of all scores, of runs and tasks together. P(improvement): the probability "
-    "that a run of the arm beats a run of the baseline on a random task, ties counting half; it does not say by how "
-    "much. Intervals: Student's t over runs, each with all its tasks. A probability of improvement has none below "
-    f"{MIN_RUNS_FOR_IMPROVEMENT} runs, because so few can win every comparison by chance."
-)
-MODE_NOTE = (
-    "Direct: the prompt asks for the answer at once; think: for the steps first; at most N: thinking that has not "
-    "ended after N tokens is stopped and the answer asked for. The words that stop it do not count as tokens."
-)
-JUDGE_NOTE = (
-    "A pair is a completion and the reference of its group; completions equal to their reference are left out. A"
-    " verdict that flips with the order is a tie. Prefers the first shown: 50 % means no position bias. Prefers right"
-    " over wrong: share of the pairs with exactly one right completion in which both orders prefer it."
-)
-REPLY_NOTE = (
-    "Costs are those of the original requests, even if another cell made them and the reply came from the cache. The"
-    " rule is the task's own grader; agreement and κ are over completions with a verdict from both."
-)
-PROBLEM_NOTE = (
-    "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
-    " range between arms. They are the extremes of {n} problems. By chance: the mean range at the same rank if"
-    " arms are exchanged within seeds; a widest range of {widest:.1f} pp or more then has P = {p}. Ranges above that"
-    " are more than chance; a repetition would probably not show the others."
-)
+ACROSS_TASKS_NOTE = said("reports.iqm_mean_middle_half", min_runs_for_improvement=MIN_RUNS_FOR_IMPROVEMENT)
+MODE_NOTE = said("reports.direct_prompt_asks_for")
+JUDGE_NOTE = said("reports.pair_completion_reference_its")
+REPLY_NOTE = said("reports.costs_those_original_requests")
 
 
 def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]]:
@@ -175,7 +155,7 @@ def mode_table(scores: Sequence[ModeScore]) -> Table | None:
         [f"{arm}, {task}" if several else arm, *(_mode_cell(found.get(heading)) for heading in headings)]
         for (arm, task), found in by_arm.items()
     ]
-    return Table("Modes of thinking: score (%) / tokens per answer", ["arm", *headings], rows, MODE_NOTE)
+    return Table(said("reports.modes_thinking_score_tokens"), ["arm", *headings], rows, MODE_NOTE)
 
 
 def _mode_heading(score: ModeScore) -> str:
@@ -198,7 +178,7 @@ def arm_table(arms: Sequence[ArmRow]) -> Table:
         ("ECE before", lambda arm: ratio(arm.before_ece)),
         ("ECE after" if trained else "ECE", lambda arm: ratio(arm.ece)),
         ("tokens per answer", lambda arm: number(arm.mean_tokens)),
-        ("length slope (tokens per 100 steps)", lambda arm: number(arm.length_slope_tokens)),
+        (said("reports.length_slope_tokens_per"), lambda arm: number(arm.length_slope_tokens)),
         ("truncated", lambda arm: percent(arm.truncated_frac)),
         *_wrong_steps(arms),
         ("entropy", lambda arm: number(arm.entropy_nats)),
@@ -221,15 +201,15 @@ def _wrong_steps(arms: Sequence[ArmRow]) -> Columns[ArmRow]:
 
 def proxy_table(arms: Sequence[ArmRow]) -> Table | None:
     """Compare the end of training with the peak of the truth; None if no arm recorded a proxy."""
-    return _by_arm("Proxy and truth at the end of training", {arm.arm: arm.proxy_and_truth for arm in arms}, [
+    return _by_arm(said("reports.proxy_truth_end_training"), {arm.arm: arm.proxy_and_truth for arm in arms}, [
         ("proxy (sd)", lambda end: number(end.proxy_sd)),
         ("truth (%)", lambda end: points(end.correct_pp)),
         ("KL (nats)", lambda end: number(end.kl_nats)),
         ("peak of the truth (%)", lambda end: points(end.peak_correct_pp)),
-        ("KL at the peak (nats)", lambda end: number(end.peak_kl_nats)),
-        ("truth since the peak (pp)", lambda end: signed_pp(end.correct_since_peak_pp)),
-        ("proxy since the peak (sd)", lambda end: f"{end.proxy_since_peak_sd:+z.2f}"),
-        ("seeds with truth down, proxy up", lambda end: f"{end.n_overoptimised} of {end.n}"),
+        (said("reports.kl_peak_nats"), lambda end: number(end.peak_kl_nats)),
+        (said("reports.truth_since_peak_pp"), lambda end: signed_pp(end.correct_since_peak_pp)),
+        (said("reports.proxy_since_peak_sd"), lambda end: f"{end.proxy_since_peak_sd:+z.2f}"),
+        (said("reports.seeds_truth_down_proxy"), lambda end: f"{end.n_overoptimised} of {end.n}"),
     ])  # fmt: skip
 
 
@@ -239,8 +219,8 @@ def judge_table(arms: Sequence[ArmRow]) -> Table | None:
     def both(share: Callable[[JudgeVerdicts], float | None]) -> Callable[[JudgeAndTruth], str]:
         return lambda found: f"{percent(share(found.start))} → {percent(share(found.end))}"
 
-    return _by_arm("Judge and truth, first tenth of training → last tenth", {arm.arm: arm.judge for arm in arms}, [
-        ("verdict flips with the order", both(lambda verdicts: verdicts.flip_frac)),
+    return _by_arm(said("reports.judge_truth_first_tenth"), {arm.arm: arm.judge for arm in arms}, [
+        (said("reports.verdict_flips_order"), both(lambda verdicts: verdicts.flip_frac)),
         ("prefers the first shown", both(lambda verdicts: verdicts.first_frac)),
         ("ties", both(lambda verdicts: verdicts.tie_frac)),
         ("no scores", both(lambda verdicts: verdicts.no_scores_frac)),
@@ -251,7 +231,7 @@ def judge_table(arms: Sequence[ArmRow]) -> Table | None:
 
 def reply_table(arms: Sequence[ArmRow]) -> Table | None:
     """Return the replies of judges that graded rollouts, and their cost; None if no arm had such a judge."""
-    return _by_arm("Judges as graders, in training", {arm.arm: arm.judge_replies for arm in arms}, [
+    return _by_arm(said("reports.judges_as_graders_training"), {arm.arm: arm.judge_replies for arm in arms}, [
         ("questions per cell", lambda found: number(found.questions)),
         ("prompt tokens", lambda found: tokens(found.prompt_tokens)),
         ("reply tokens", lambda found: tokens(found.completion_tokens)),
@@ -282,8 +262,8 @@ def problem_table(analysis: Analysis, report: Report) -> Table | None:
     ]
     columns = ["problem", "range (pp)", "by chance (pp)", *counts]
     widest = ranges.widest[0].range_pp
-    note = PROBLEM_NOTE.format(n=ranges.n_problems, widest=widest, p=number(ranges.p, 2))
-    return Table(f"Problems of {ranges.task} that changed most", columns, rows, note)
+    note = said("reports.problem_note", n=ranges.n_problems, widest=widest, p=number(ranges.p, 2))
+    return Table(said("reports.problems_changed_most", task=ranges.task), columns, rows, note)
 
 
 def chance_sentence(report: Report) -> str:
@@ -294,10 +274,13 @@ def chance_sentence(report: Report) -> str:
     first = ranges.widest[:3]
     widest = ", ".join(f"{row.range_pp:.1f}" for row in first)
     permuted = ", ".join(f"{row.permuted_pp:.1f}" for row in first)
-    return (
-        f"No problem of {ranges.task} clearly separates the arms: the widest ranges between them, {widest} pp, are"
-        f" what exchanging arms within seeds gives, {permuted} pp on average (P = {number(ranges.p, 2)} for a widest"
-        f" range of this size among {ranges.n_problems} problems)."
+    return said(
+        "reports.no_problem_clearly_separates",
+        task=ranges.task,
+        widest=widest,
+        permuted=permuted,
+        p=number(ranges.p, 2),
+        n_problems=ranges.n_problems,
     )
 
 

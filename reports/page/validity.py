@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.formats import count, number, number_interval, percent, ratio
 from reports.measure import Analysis
 from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
@@ -57,20 +58,22 @@ def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
     if any(value is not None for value in truncated):
         checks.append(_share("Truncated", truncated, MOST_TRUNCATED_FRAC))
     if crossed is not None and crossed.n_absent:
-        absent = f"{count(crossed.n_absent, 'arm')} of the grid left out: no main effects, no interactions"
+        absent = said("reports.grid_left_out_no", n_absent=count(crossed.n_absent, "arm"))
         checks.append(ValidityCheck("Factorial", absent, ok=False))
     if report.contrasts:
         ratios = [ratio for row in report.contrasts for ratio in row.token_ratios]
         equal = all(row.equal_tokens for row in report.contrasts if row.n_pairs)
-        within = f"within {percent(EQUAL_TOKENS_TOLERANCE)} in every pair"
+        within = said("reports.within_every_pair", equal_tokens_tolerance=percent(EQUAL_TOKENS_TOLERANCE))
         tokens = ValidityCheck("Tokens, arm / baseline", _range(ratio, ratios), equal, within)
         # Where one checkpoint is evaluated nothing is trained, so the ratio is that of tokens per answer.
         if sweep.checkpoint is not None:
-            tokens = ValidityCheck("Tokens per answer, arm / baseline", _range(ratio, ratios), equal)
+            tokens = ValidityCheck(said("reports.tokens_per_answer_arm"), _range(ratio, ratios), equal)
         elif not any(arm.generated_tokens for arm in report.arms):
             is_known = all(row.tokens_known for row in report.contrasts)
-            unknown = "unknown: how many each arm generated in training was not recorded"
-            tokens = ValidityCheck("Tokens", "none generated in training by any arm" if is_known else unknown, is_known)
+            unknown = said("reports.unknown_how_many_each")
+            tokens = ValidityCheck(
+                "Tokens", said("reports.none_generated_training_any") if is_known else unknown, is_known
+            )
         checks += [tokens, _pairing(report.contrasts)]
         look = report.contrasts[0].look
         checks += [] if look is None else [ValidityCheck("Looks", looks_taken(look))]
@@ -82,9 +85,11 @@ def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
 
 def _gate(sweep: SweepRecord) -> ValidityCheck:
     if sweep.gate.ok is None:
-        return ValidityCheck("Gate", "unknown: not all settings of these runs are known", ok=False)
+        return ValidityCheck("Gate", said("reports.unknown_not_all_settings"), ok=False)
     differs = ", ".join(sweep.gate.differs) or "nothing"
-    return ValidityCheck("Gate", f"ok: arms differ in {differs} only" if sweep.gate.ok else "refused", sweep.gate.ok)
+    return ValidityCheck(
+        "Gate", said("reports.ok_arms_differ_only", differs=differs) if sweep.gate.ok else "refused", sweep.gate.ok
+    )
 
 
 def _made_differently(analysis: Analysis) -> list[ValidityCheck]:
@@ -123,7 +128,7 @@ def _pairing(contrasts: Sequence[ContrastRow]) -> ValidityCheck:
     if not harmed:
         return ValidityCheck("Pairing ρ", _correlations(contrasts), limit=limit)
     wider = ", ".join(f"{arm} {times:.1f} ×" for arm, times in harmed)
-    value = f"{_correlations(contrasts)}. Pairing did not help (ρ < 0): intervals wider than unpaired, {wider}"
+    value = said("reports.pairing_did_not_help", correlations=_correlations(contrasts), wider=wider)
     return ValidityCheck("Pairing ρ", value, ok=False, limit=limit)
 
 
@@ -134,7 +139,9 @@ def _correlations(contrasts: Sequence[ContrastRow]) -> str:
     """
     known = [row for row in contrasts if row.correlation_low is not None]
     if len(known) > MOST_CORRELATIONS:
-        return f"clearly not 0 in {sum(row.is_correlated for row in known)} of {len(known)} contrasts"
+        return said(
+            "reports.clearly_not_0_contrasts", is_correlated=sum(row.is_correlated for row in known), n_known=len(known)
+        )
     written = [
         f"{number(row.correlation, 2)} {number_interval(row.correlation_low, row.correlation_high)}" for row in known
     ]
@@ -143,9 +150,8 @@ def _correlations(contrasts: Sequence[ContrastRow]) -> str:
 
 def _contamination(row: Mapping[str, object]) -> ValidityCheck:
     """Check the problems of one evaluation task against all prompts that arms were trained on."""
-    value = (
-        f"{row['exact']} of {row['problems']} held-out problems are training prompts, {row['n_gram']} share 8 words in"
-        " a row with one"
+    value = said(
+        "reports.held_out_problems_training", exact=row["exact"], problems=row["problems"], n_gram=row["n_gram"]
     )
     return ValidityCheck(f"Contamination of {row['task']}", value, ok=not row.get("contaminated", row["exact"]))
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.records.sweep import ENDED
+from harness.words import said
 from reports.formats import count, interval, number, p_value, percent, points, signed_pp
 from reports.measure.variance import PART_NAMES
 from reports.page.effects import effect_clause, verdict_word, within_sentences
@@ -25,23 +26,12 @@ SIGNS = {
 }
 """A sign for each verdict, for readers and printers without colour."""
 
-CHECKPOINT_SENTENCE = (
-    "Every arm evaluates {checkpoint} as it is: nothing is trained, and seeds vary only sampling. The unit of "
-    "replication is the problem; its samples over all seeds form a cluster. So intervals and p values are about new "
-    "problems of this kind and new samples."
-)
 
-SEED_SENTENCE = "A seed varies data order and sampling; all seeds start from the same weights."
+SEED_SENTENCE = said("reports.seed_varies_data_order")
 
-IMPORTED_SENTENCE = (
-    "These runs were made elsewhere. Pairs share the number of a seed; whether that means the same data order or the "
-    "same sampling noise is unknown."
-)
+IMPORTED_SENTENCE = said("reports.these_runs_were_made")
 
-COLLAPSE_SENTENCE = (
-    "If an arm collapses in a tenth of its seeds, by 20 standard deviations of the difference, a 95% t interval holds "
-    "the true mean in only about 65%, 48% and 64% of sweeps with 3, 6 and 10 seeds: look at every seed's dot."
-)
+COLLAPSE_SENTENCE = said("reports.if_arm_collapses_tenth")
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,7 @@ def statements(report: Report) -> list[Statement]:
     if report.screening:
         return _screening_statements(report.screening[0])
     if not report.contrasts:
-        return [Statement("no_test", f"One arm, {report.arms[0].arm}: nothing to compare.", [])]
+        return [Statement("no_test", said("reports.one_arm_nothing_compare", arm=report.arms[0].arm), [])]
     rows = report.declared
     if not report.interactions:
         rows.sort(key=_from_the_best)
@@ -94,15 +84,20 @@ def _screening_statements(row: ScreeningRow) -> list[Statement]:
     best, n_seeds = row.best, count(row.n_seeds, "seed")
     ranked = Statement(
         "careful",
-        f"Screening: {row.n_arms} arms with {n_seeds} each are ranked, not judged. Highest mean"
-        f" {row.metric_name} apart from {row.baseline}: {', '.join(best)}.",
-        [
-            f"The highest of {row.n_arms - 1} means is partly luck. The intervals in the tables below do not account"
-            " for the choice."
-        ],
+        said(
+            "reports.screening_arms_each_ranked",
+            n_arms=row.n_arms,
+            n_seeds=n_seeds,
+            metric_name=row.metric_name,
+            baseline=row.baseline,
+            best=", ".join(best),
+        ),
+        [said("reports.highest_means_partly_luck", n_arms=row.n_arms - 1)],
     )
     if row.confirmed_in is None:
-        ranked.details.append(f"{row.command} confirms them on {row.seeds} fresh seeds.")
+        ranked.details.append(
+            said("reports.confirms_them_on_fresh_screening_statements", command=row.command, seeds=row.seeds)
+        )
         return [ranked]
     fresh = count(row.seeds, "fresh seed")
     verdicts = [
@@ -117,16 +112,13 @@ def interim_sentence(report: Report) -> str | None:
     total = len(report.cells)
     if ended == total:
         return None
-    return (
-        f"Unfinished sweep: {ended} of {total} cells have ended. Intervals and p values hold for the planned number of "
-        "seeds, looked at once. If you stop at a verdict that pleases you, you are wrong more often than they say."
-    )
+    return said("reports.unfinished_sweep_cells_have", ended=ended, total=total)
 
 
 def seed_sentence(report: Report, is_imported: bool = False) -> str:
     """Say what a seed varies and, if a run is flagged, that a t interval over seeds may miss a collapse."""
     if checkpoint := report.arms[0].checkpoint:
-        return CHECKPOINT_SENTENCE.format(checkpoint=checkpoint)
+        return said("reports.checkpoint_is_evaluated", checkpoint=checkpoint)
     if is_imported:
         return IMPORTED_SENTENCE
     flagged = any(row.flagged_seeds for row in report.contrasts)
@@ -139,22 +131,31 @@ def verdict_sentence(row: VerdictRow) -> str:
     The row is a contrast or an effect of report.json, or a row of `bench compare`, which may be unpaired.
     """
     if row.verdict == "identical":
-        what = "all answers and their verdicts on" if row.is_over_problems else "the final weights of all"
+        what = said("reports.all_answers_their_verdicts") if row.is_over_problems else said("reports.final_weights_all")
         return f"{_verdict_clause(row)}: {what} {_runs(row)} are equal, {_token_clause(row)}."
     if row.n_pairs == 0:
-        return (
-            f"{row.name}: no test, no seed has a score in {'every arm' if isinstance(row, EffectRow) else 'both arms'}."
+        return said(
+            "reports.no_test_no_seed", name=row.name, words="every arm" if isinstance(row, EffectRow) else "both arms"
         )
     effect = f"{signed_pp(row.difference_pp)} pp {row.metric_name}"
     if row.verdict == "no_test":
-        too_few = f"{MIN_PAIRS} {row.unit}s" if row.paired else f"{MIN_PAIRS} runs on a side"
+        too_few = f"{MIN_PAIRS} {row.unit}s" if row.paired else said("reports.runs_on_side", min_pairs=MIN_PAIRS)
         return f"{row.name}: no test below {too_few}; {effect}{_noise_clause(row)}; {_runs(row)}, {_token_clause(row)}."
     if row.low_pp is None:
         return f"{_verdict_clause(row)}: {effect}{_noise_clause(row)}; {row.note}; {_runs(row)}, {_token_clause(row)}."
-    return (
-        f"{_verdict_clause(row)}{_tuned_clause(row)}: {effect}, {percent(row.level)} interval{_over_what(row)}"
-        f" {interval(row.low_pp, row.high_pp)}{look_clause(row)},"
-        f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; detectable effect {points(row.detectable_pp)} pp."
+    return said(
+        "reports.interval_detectable_effect_pp",
+        verdict_clause=_verdict_clause(row),
+        tuned_clause=_tuned_clause(row),
+        effect=effect,
+        level=percent(row.level),
+        over_what=_over_what(row),
+        interval=interval(row.low_pp, row.high_pp),
+        look_clause=look_clause(row),
+        p_clause=_p_clause(row),
+        runs=_runs(row),
+        token_clause=_token_clause(row),
+        detectable_pp=points(row.detectable_pp),
     )
 
 
@@ -164,18 +165,15 @@ def verdict_details(row: VerdictRow) -> list[str]:
     if row.look is not None and row.low_pp is not None:
         details.append(look_sentence(row.look, row.level))
     if flagged := _flagged_seeds(row):
-        details.append(f"Without the flagged seeds ({flagged}): {_without_flagged(row)}.")
+        details.append(said("reports.without_flagged_seeds", flagged=flagged, without_flagged=_without_flagged(row)))
     if row.verdict in {"inconclusive", "equivalent"} and row.p_holm is not None:
         # The interval's alpha is Bonferroni's share. Rounding removes the error of 1 - level, so 0.05 compares as 0.05.
         alpha = round(row.alpha * row.n_contrasts, 9)
         if row.p_holm < alpha:
-            details.append(
-                f"p is below {alpha:.3g} after Holm, whose later steps are less strict than the interval. The interval "
-                "contains 0, and the verdict follows the interval."
-            )
+            details.append(said("reports.p_below_after_holm", alpha=alpha))
     if row.verdict == "equivalent":
         level = percent(row.alpha / 2)
-        details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
+        details.append(said("reports.equivalence_two_one_sided", level=level))
     if row.bests is not None and row.bests.low_pp is not None:
         details.append(_between_bests(row.bests, row.verdict))
     if row.new_problems is not None:
@@ -191,7 +189,7 @@ def verdict_details(row: VerdictRow) -> list[str]:
 
 
 def _over_what(row: VerdictRow) -> str:
-    return " over new problems of this kind and new samples" if row.is_over_problems else ""
+    return said("reports.over_new_problems_this_over_what") if row.is_over_problems else ""
 
 
 def _verdict_clause(row: VerdictRow) -> str:
@@ -201,7 +199,9 @@ def _verdict_clause(row: VerdictRow) -> str:
     clauses = {
         "better": f"{arm} is better than {baseline}",
         "worse": f"{arm} is worse than {baseline}",
-        "equivalent": f"{arm} is equivalent to {baseline} within {row.margin_pp:g} pp",
+        "equivalent": said(
+            "reports.equivalent_within_pp_verdict_clause", arm=arm, baseline=baseline, margin_pp=row.margin_pp
+        ),
         "inconclusive": f"{arm} against {baseline} is inconclusive",
         "identical": f"{arm} is identical to {baseline}",
     }
@@ -211,39 +211,47 @@ def _verdict_clause(row: VerdictRow) -> str:
 def _tuned_clause(row: VerdictRow) -> str:
     """Name the search behind each arm, if the arms were tuned first."""
     bests = row.bests
-    return "" if bests is None else f", each at its best of {bests.trials} trials of {', '.join(bests.knobs)}"
+    return (
+        "" if bests is None else said("reports.each_its_best_trials", trials=bests.trials, knobs=", ".join(bests.knobs))
+    )
 
 
 def _between_bests(bests: BestDifference, verdict: Verdict) -> str:
     """Say what the searches of tuned arms leave open, and how the difference looks between their bests."""
-    sentence = (
-        f"{bests.trials} trials may stop short of an arm's best. Judging by their scores, the arms at their true"
-        f" best differ by {signed_pp(bests.difference_pp)} pp {interval(bests.low_pp, bests.high_pp)}"
+    sentence = said(
+        "reports.trials_may_stop_short",
+        trials=bests.trials,
+        difference_pp=signed_pp(bests.difference_pp),
+        interval=interval(bests.low_pp, bests.high_pp),
     )
     if not bests.settles:
-        return f"{sentence}. So the observed difference may come from the search, not the arms: raise tune.trials."
+        return said("reports.so_observed_difference_may", sentence=sentence)
     return f"{sentence}{'' if verdict == 'inconclusive' else ', and the verdict holds there too'}."
 
 
 def _noise_clause(row: VerdictRow) -> str:
     if row.noise_low_pp is None:
         return ""
-    return (
-        f", 95% interval {interval(row.noise_low_pp, row.noise_high_pp)} from evaluation noise"
-        " alone, which does not include training variance"
+    return said(
+        "reports.noise_clause_95_interval_from_evaluation", interval=interval(row.noise_low_pp, row.noise_high_pp)
     )
 
 
 def _p_clause(row: VerdictRow) -> str:
     if not row.paired:
-        return f"p {p_value(row.p)} by Welch's test"
+        return said("reports.p_welchs_test", p=p_value(row.p))
     one_look = "" if row.look is None else " (one look)"
     return f"p {p_value(row.p_holm)}{' after Holm' if row.n_contrasts > 1 else ''}{one_look}"
 
 
 def _runs(row: VerdictRow) -> str:
     if not row.paired:
-        return f"{row.n_treatment} and {row.n_baseline} runs, unpaired because {row.why_unpaired}"
+        return said(
+            "reports.runs_unpaired_because",
+            n_treatment=row.n_treatment,
+            n_baseline=row.n_baseline,
+            why_unpaired=row.why_unpaired,
+        )
     n, missing = row.n_pairs or 0, len(row.missing)
     if row.is_over_problems:
         n_seeds = len(row.seeds) + missing
@@ -258,35 +266,35 @@ def _token_clause(row: VerdictRow) -> str:
     if row.is_over_problems:
         return _answer_tokens_clause(row)
     if not row.tokens_known:
-        return "tokens not compared: their number is unknown"
+        return said("reports.tokens_not_compared_their")
     if row.token_ratio is None:
-        return f"tokens not compared: {row.baseline} generated none"
+        return said("reports.tokens_not_compared_generated", baseline=row.baseline)
     ratios = row.token_ratios or [row.token_ratio]
     if row.equal_tokens:
-        return f"at equal tokens (within {max(abs(ratio - 1) for ratio in ratios):.1%})"
+        return said("reports.equal_tokens_within", ratios=max(abs(ratio - 1) for ratio in ratios))
     low, high = (f"{abs(end - 1):.1%} {'more' if end > 1 else 'fewer'}" for end in (min(ratios), max(ratios)))
     difference = low if low == high else f"pairs from {low} to {high}"
-    return f"NOT at equal tokens ({difference} than {row.baseline})"
+    return said("reports.not_equal_tokens_than", difference=difference, baseline=row.baseline)
 
 
 def _answer_tokens_clause(row: VerdictRow) -> str:
     """Return the tokens per answer, because a decoding that takes more tokens is not free."""
     if row.answer_tokens is None:
-        return "tokens per answer not recorded"
+        return said("reports.tokens_per_answer_not")
     arm, baseline = row.answer_tokens
     # A smaller difference would be written as 0.0% more.
     if not baseline or abs(arm / baseline - 1) < 0.0005:
-        return f"{points(arm)} tokens per answer in both"
+        return said("reports.tokens_per_answer_both", arm=points(arm))
     change = f"{abs(arm / baseline - 1):.1%} {'more' if arm > baseline else 'fewer'}"
-    return f"{points(arm)} tokens per answer against {points(baseline)} ({change})"
+    return said("reports.tokens_per_answer_against", arm=points(arm), baseline=points(baseline), change=change)
 
 
 def _missing_sentence(row: VerdictRow, missing: Missing) -> str:
     if isinstance(row, EffectRow):
-        return f"Seed {missing.seed} is left out: {missing.reason}."
+        return said("reports.seed_left_out", seed=missing.seed, reason=missing.reason)
     if row.paired:
-        return f"Seed {missing.seed} has no pair: {missing.reason}."
-    return f"{missing.arm} seed {missing.seed} is left out: {missing.reason}."
+        return said("reports.seed_has_no_pair", seed=missing.seed, reason=missing.reason)
+    return said("reports.seed_left_out_missing_sentence", arm=missing.arm, seed=missing.seed, reason=missing.reason)
 
 
 def _flagged_seeds(row: VerdictRow) -> str:
@@ -299,13 +307,17 @@ def _flagged_seeds(row: VerdictRow) -> str:
 def _without_flagged(row: VerdictRow) -> str:
     rest, paired = row.without_flagged, row.paired
     if rest is None:
-        return "one side has no run left"
+        return said("reports.one_side_has_no")
     if rest.n_pairs == 0:
         return "no pair is left"
     effect = f"{signed_pp(rest.difference_pp)} pp"
     runs = f"n = {rest.n_pairs}" if paired else f"{rest.n_treatment} and {rest.n_baseline} runs"
     if rest.verdict == "no_test":
-        return f"{effect}, no test below {MIN_PAIRS} seeds, {runs}" if paired else f"{effect}, no test, {runs}"
+        return (
+            said("reports.no_test_below_seeds", effect=effect, min_pairs=MIN_PAIRS, runs=runs)
+            if paired
+            else f"{effect}, no test, {runs}"
+        )
     if rest.low_pp is None:
         return f"{effect}, {rest.verdict} ({rest.note}), {runs}"
     return f"{effect} {interval(rest.low_pp, rest.high_pp)}, {rest.verdict}, {runs}"
@@ -325,8 +337,8 @@ def _variance_sentence(row: VerdictRow) -> str:
     ends = interval(budget.error_low_pp, budget.error_high_pp, signed=False, decimals=2)
     error = f"{budget.error_pp:.2f} pp {ends}"
     level = percent(variance.level)
-    joined = "" if variance.sampling_known else "; one sample per problem leaves its noise in seed x problem"
-    return f"Noise: a standard error of {error}; its variance is {shares} ({level} intervals{joined})."
+    joined = "" if variance.sampling_known else said("reports.one_sample_per_problem_variance_sentence")
+    return said("reports.noise_standard_error_its", error=error, shares=shares, level=level, joined=joined)
 
 
 def _pairing_sentence(row: VerdictRow) -> str:
@@ -342,31 +354,35 @@ def _pairing_sentence(row: VerdictRow) -> str:
     rho = f"ρ = {row.correlation:.2f}, {percent(row.level)} interval {ends}"
     # An interval that contains 0 does not even show the sign, so no gain is quoted.
     if low <= 0 <= high or row.variance_ratio is None:
-        return f"{count(row.n_pairs or 0, row.unit)} are too few to tell what pairing does: {rho}."
-    worth = f"which is worth {float(number(1 / row.variance_ratio, 2)):g} times the {row.unit}s"
+        return said("reports.too_few_tell_what", n_pairs=count(row.n_pairs or 0, row.unit), rho=rho)
+    worth = said("reports.which_worth_times_s", times=float(number(1 / row.variance_ratio, 2)), unit=row.unit)
     if high < 0:
-        return f"The {sides}' scores move apart over {row.unit}s: {rho}, {worth}: pairing loses precision."
+        return said("reports.scores_move_apart_over", sides=sides, unit=row.unit, rho=rho, worth=worth)
     noise = None if row.variance is None else row.variance.shared_noise_share
     cause = ""
     if noise is not None:
-        who = "evaluation noise that both share" if noise > 0.5 else "what a seed does to the training of both"
-        cause = f"; most of that ({max(noise, 1 - noise):.0%}) is {who}"
-    return f"The {sides}' scores move together over {row.unit}s: {rho}, {worth}{cause}."
+        who = said("reports.evaluation_noise_both_share") if noise > 0.5 else said("reports.what_seed_does_training")
+        cause = said("reports.most", noise=max(noise, 1 - noise), who=who)
+    return said("reports.scores_move_together_over", sides=sides, unit=row.unit, rho=rho, worth=worth, cause=cause)
 
 
 def _over_new_problems(row: NewProblems) -> str:
     if row.refused:
-        return f"Over new problems: refused, {row.refused}."
-    effect = f"Over new problems of this kind as well as new seeds: {signed_pp(row.difference_pp)} pp"
+        return said("reports.over_new_problems_refused", refused=row.refused)
+    effect = said("reports.over_new_problems_this_over_new_problems", difference_pp=signed_pp(row.difference_pp))
     layout = f"{count(row.n_seeds, 'seed')} and {count(row.n_problems, 'problem')}"
     if row.low_pp is None:
         too_few = row.n_seeds < MIN_PAIRS
         why = (
-            f"no interval below {MIN_PAIRS} seeds"
+            said("reports.no_interval_below_seeds", min_pairs=MIN_PAIRS)
             if too_few
-            else "all differences are equal, so their spread is unknown"
+            else said("reports.all_differences_equal_so")
         )
         return f"{effect}, {why} ({layout})."
-    return (
-        f"{effect}, {percent(row.level)} interval {interval(row.low_pp, row.high_pp)}, by random effects of {layout}."
+    return said(
+        "reports.interval_random_effects",
+        effect=effect,
+        level=percent(row.level),
+        interval=interval(row.low_pp, row.high_pp),
+        layout=layout,
     )

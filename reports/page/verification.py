@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from harness.records.files import read_object
+from harness.words import said
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -48,12 +49,12 @@ class Difference:
     @property
     def sentence(self) -> str:
         found = f"{self.file}{f', {self.place}' if self.place else ''}"
-        differs = f"{found}: the report says {self.written}, the records give {self.recomputed}"
-        if self.is_stale:
-            return f"The report is older than its records. {differs}."
-        drawn = (
-            " All numbers and words agree; another version of matplotlib draws other figures." if self.is_drawn else ""
+        differs = said(
+            "reports.report_says_records_give", found=found, written=self.written, recomputed=self.recomputed
         )
+        if self.is_stale:
+            return said("reports.report_older_than_its", differs=differs)
+        drawn = said("reports.all_numbers_words_agree") if self.is_drawn else ""
         return f"{differs}.{drawn}"
 
     @property
@@ -205,7 +206,7 @@ def _lines(text: str, place: str = "") -> Iterator[Leaf]:
 
 
 def _image_leaves(path: Path) -> Iterator[Leaf]:
-    yield "", f"an image of sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    yield "", said("reports.image_sha256", hexdigest=hashlib.sha256(path.read_bytes()).hexdigest()[:12])
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Leaf]]] = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.records.rollouts import spread
+from harness.words import said
 from reports.processes import give_back_memory
 from reports.samples.files import Place, collect, write_files
 from reports.samples.reading import CellSamples, are_final, read_lm_eval, read_samples, steps_of
@@ -98,10 +99,10 @@ def write_lm_eval_samples(seed: int, folders: Mapping[str, Path], out_dir: Path)
     most = MOST_SAMPLES // len(names)
     found = [read_lm_eval(folder, most, MOST_FORMULAS // len(names)) for folder in folders.values()]
     cells = {(name, seed): one for name, one in zip(names, found, strict=True)}
-    sentence = f"All {sum(len(one.samples) for one in found):,} documents that were recorded, as lm-eval graded them."
+    sentence = said("reports.all_documents_were_recorded", found=sum(len(one.samples) for one in found))
     # A model with exactly this many documents looks like one with more, so the cautious sentence is used.
     if any(len(one.samples) == most for one in found):
-        sentence = f"The first {most:,} documents of each model, as lm-eval graded them."
+        sentence = said("reports.first_documents_each_model", most=most)
     _write_page(cells, names, _baseline_of(names), _content_of_evaluation(names, "lm-eval's tasks"), sentence, out_dir)
     return out_dir / "samples.html"
 
@@ -195,14 +196,18 @@ def shown_sentence(extents: Sequence[RecordedSamples], shown: SampleQuota, n_sho
     recorded = sum(one.total for one in extents)
     is_whole = all(one.is_whole for one in extents)
     if is_whole and n_shown == recorded:
-        return f"All {n_shown:,} samples that were recorded."
-    parts = [f"{shown.final:,} samples of its final evaluation, one of each problem before a second of any"]
+        return said("reports.all_samples_were_recorded", n_shown=n_shown)
+    parts = [said("reports.samples_its_final_evaluation", final=shown.final)]
     if shown.steps is None:
-        parts.append("all completions of training" if is_whole else "completions of some steps of training")
+        parts.append("all completions of training" if is_whole else said("reports.completions_some_steps_training"))
     elif shown.steps:
         parts.append(
-            f"the first {shown.per_step:,} completions of training in steps {', '.join(map(str, shown.steps))}"
+            said(
+                "reports.first_completions_training_steps",
+                per_step=shown.per_step,
+                steps=", ".join(map(str, shown.steps)),
+            )
         )
-    parts.append(f"{shown.curve or 'none'} of the evaluations along training")
+    parts.append(said("reports.evaluations_along_training", curve=shown.curve or "none"))
     total = f"{recorded:,}" if is_whole else f"more than {recorded:,}"
-    return f"{n_shown:,} of {total} recorded samples. From each cell: {'; '.join(parts)}."
+    return said("reports.recorded_samples_from_each", n_shown=n_shown, total=total, parts="; ".join(parts))

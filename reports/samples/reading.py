@@ -22,6 +22,7 @@ from harness.records.files import DamagedRecordError, ProblemRow, read_object, t
 from harness.records.rollouts import spread
 from harness.records.scores import lm_eval_files
 from harness.records.tables import as_array, read_parquet, require_values
+from harness.words import said
 from reports.page.templating import readable
 from reports.samples.formulas import find_formulas
 
@@ -41,8 +42,8 @@ EXTRACTED_CHARACTERS = 200
 
 REASONS = {
     "mismatch": "not the reference",
-    "unparsed": "no answer that it can read",
-    "undecided": "the judge's reply states no verdict",
+    "unparsed": said("reports.no_answer_can_read"),
+    "undecided": said("reports.judges_reply_states_no"),
     "timeout": "comparing took too long",
     "crash": "comparing failed",
 }

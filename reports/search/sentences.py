@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from harness.records.study import ConfirmationRecord, StudyRecord, TrialRecord, TrialState
+from harness.words import said
 from reports.formats import count, points
 from reports.page.headline import answer
 from reports.page.verdict import Statement, verdict_sentence
@@ -25,7 +26,7 @@ def search_sentence(study: StudyRecord) -> str:
     """Return the best setting, its value, what was tried and whether fresh seeds confirm it, on one line."""
     best = study.best_trial
     if best is None:
-        return f"{study.sweep}: nothing to pick from, {count_states(study)}."
+        return said("reports.nothing_pick_from", sweep=study.sweep, count_states=count_states(study))
     parts = [f"{study.sweep}: {_picked(study, best)}", count_states(study)]
     confirmed = current_confirmation(study)
     if confirmed is not None:
@@ -39,16 +40,21 @@ def search_sentence(study: StudyRecord) -> str:
 
 def headline(study: StudyRecord) -> Statement:
     """Return the best setting, the trials that it was picked from, and the sampler that proposed them."""
-    search = (
-        f"Sampler {options_text(study.sampler)}, pruner {options_text(study.pruner)},"
-        f" {count(len(study.seeds), 'seed')} per trial ({', '.join(map(str, study.seeds))})."
+    search = said(
+        "reports.sampler_pruner_per_trial",
+        options_text=options_text(study.sampler),
+        options_text_2=options_text(study.pruner),
+        n_seeds=count(len(study.seeds), "seed"),
+        seeds=", ".join(map(str, study.seeds)),
     )
     best = study.best_trial
     if best is None:
-        return Statement("careful", f"Nothing to pick from: {count_states(study)}.", [search])
+        return Statement(
+            "careful", said("reports.nothing_pick_from_headline", count_states=count_states(study)), [search]
+        )
     details = [f"{count_states(study)}. {search}"]
     if best.flags:
-        details.append(f"The best trial is flagged ({', '.join(best.flags)}): look at its cells before using it.")
+        details.append(said("reports.best_trial_flagged_look", flags=", ".join(best.flags)))
     sentence = _picked(study, best)
     return Statement("best", f"{sentence[:1].upper()}{sentence[1:]}.", details)
 
@@ -61,16 +67,19 @@ def warning(study: StudyRecord) -> Statement | None:
     # A pruned trial, too, was passed over because of its score.
     n = sum(trial.state in ("complete", "pruned") and trial.same_as is None for trial in study.trials)
     details = [
-        f"{confirm_command(study)} trains it and the default with {CONFIRM_SEEDS} fresh seeds, evaluates both on"
-        " fresh samples and compares them seed by seed."
+        said("reports.trains_default_fresh_seeds", confirm_command=confirm_command(study), confirm_seeds=CONFIRM_SEEDS)
     ]
     if study.confirmation is not None:
         earlier = study.confirmation.trial
-        details.insert(0, f"What was confirmed is trial {earlier}; trial {study.best} has come out ahead since then.")
+        details.insert(0, said("reports.what_was_confirmed_trial", earlier=earlier, best=study.best))
     return Statement(
         "careful",
-        f"Not yet a claim: the best of {n} trials is biased {'upwards' if objective.maximize else 'downwards'}. It was"
-        f" picked because it came out {'highest' if objective.maximize else 'lowest'}, so part of its lead is luck.",
+        said(
+            "reports.not_yet_claim_best",
+            n=n,
+            words="upwards" if objective.maximize else "downwards",
+            words_2="highest" if objective.maximize else "lowest",
+        ),
         details,
     )
 
@@ -78,15 +87,19 @@ def warning(study: StudyRecord) -> Statement | None:
 def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
     """Return the verdict of the paired comparison, and how far the scores of the winner and the default shrank."""
     fresh = count(len(confirmed.seeds), "fresh seed")
-    shrank = (
-        f"Picked among {count(confirmed.n_trials, 'trial')}, trial {confirmed.trial} scored"
-        f" {_scores(confirmed.search_pp, confirmed.confirmed_pp, f'{fresh} and fresh samples')}."
+    shrank = said(
+        "reports.picked_among_trial_scored",
+        n_trials=count(confirmed.n_trials, "trial"),
+        trial=confirmed.trial,
+        scores=_scores(confirmed.search_pp, confirmed.confirmed_pp, f"{fresh} and fresh samples"),
     )
     control = (
-        "The default was not a complete trial, so there is no control."
+        said("reports.default_was_not_complete")
         if confirmed.default_search_pp is None
-        else "As a control, the default, which nobody picked, scored"
-        f" {_scores(confirmed.default_search_pp, confirmed.default_confirmed_pp, 'the same fresh seeds')}."
+        else said(
+            "reports.as_control_default_which",
+            scores=_scores(confirmed.default_search_pp, confirmed.default_confirmed_pp, "the same fresh seeds"),
+        )
     )
     contrast = confirmed_contrast(confirmed)
     return Statement(
@@ -129,7 +142,7 @@ def no_importance(study: StudyRecord) -> str | None:
     shown = {found.metric for found in study.importances}
     missing = [objective.words for objective in objectives_of(study) if objective.metric not in shown]
     which = f" for {' and '.join(missing)}" if shown else ""
-    return f"No importance of knobs{which}: {study.importances_refused}."
+    return said("reports.no_importance_knobs", which=which, importances_refused=study.importances_refused)
 
 
 def _setting(study: StudyRecord, trial: TrialRecord) -> str:
@@ -146,7 +159,7 @@ def _picked(study: StudyRecord, best: TrialRecord) -> str:
         values += f" at {others[0].text(others[0].of(best))} {others[0].words}"
     picked = f"trial {best.number}, {'the only complete one' if n == 1 else f'the best of {n} complete'}"
     if others:
-        picked += f" on {first.name}, of {count(len(study.front), 'trial')} on the front"
+        picked += said("reports.on_on_front", name=first.name, n_front=count(len(study.front), "trial"))
         picked += f" ({', '.join(map(str, sorted(study.front)))})"
     if best.flags:
         picked += f", flagged ({', '.join(best.flags)})"
@@ -170,11 +183,13 @@ def _is_picked_among_several(study: StudyRecord) -> bool:
 def _scores(search_pp: float, confirmed_pp: float | None, fresh: str) -> str:
     """Return a score in the search and with fresh seeds, and how it changed."""
     if confirmed_pp is None:
-        return f"{points(search_pp)}% in the search; with {fresh} no score was measured"
+        return said("reports.search_no_score_was", search_pp=points(search_pp), fresh=fresh)
     shrinkage_pp = search_pp - confirmed_pp
     # Compare as written, or the sentence would report a shrinkage of 0.0 pp.
     if points(abs(shrinkage_pp)) == points(0.0):
         change = "stayed the same"
     else:
         change = f"{'shrank' if shrinkage_pp > 0 else 'grew'} by {points(abs(shrinkage_pp))} pp"
-    return f"{points(search_pp)}% in the search and {points(confirmed_pp)}% with {fresh}: it {change}"
+    return said(
+        "reports.search", search_pp=points(search_pp), confirmed_pp=points(confirmed_pp), fresh=fresh, change=change
+    )

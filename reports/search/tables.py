@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.records.study import BudgetRecord, StudyRecord, TrialRecord
+from harness.words import said
 from reports.formats import Table, count, seconds, tokens
 from reports.search.values import (
     StudyObjective,
@@ -33,9 +34,9 @@ def best_table(study: StudyRecord) -> Table | None:
         ["training time", *(seconds(trial.duration_s) for trial in shown)],
     ]
     if best.is_default:
-        note = "The best is the default itself."
+        note = said("reports.best_default_itself")
     else:
-        note = "The default was not a trial of this search." if compared is None else ""
+        note = said("reports.default_was_not_trial") if compared is None else ""
     return Table("Best setting" + (" against the default" if compared is not None else ""), columns, rows, note)
 
 
@@ -111,4 +112,8 @@ def _spent(study: StudyRecord) -> str:
     """Return the tokens and time of all trials except repeated settings, which trained nothing."""
     own = [trial for trial in study.trials if trial.same_as is None]
     generated = sum(trial.generated_tokens or 0 for trial in own)
-    return f"{tokens(generated)} generated tokens, {seconds(sum(trial.duration_s or 0.0 for trial in own))} of trials"
+    return said(
+        "reports.generated_tokens_trials",
+        generated=tokens(generated),
+        own=seconds(sum(trial.duration_s or 0.0 for trial in own)),
+    )

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from evals.errors import DataMissingError, EvalError
 from evals.pairs import PreferencePair, layout_of, pairs_digest, parse_pair_source, take_apart
+from tests.refusals import refuses
 
 ROWS = [{"id": f"r{i}", "prompt": f"question {i}", "chosen": "yes", "rejected": "no"} for i in range(3)]
 
@@ -59,15 +61,13 @@ class TestFiles:
         assert len(parse_pair_source("pref/p.jsonl", "train").load()) == 2
 
     def test_that_is_nowhere_is_missing_data(self, tmp_path, monkeypatch) -> None:
-        monkeypatch.setenv("BENCH_DATA", str(tmp_path))
-        with pytest.raises(DataMissingError, match=rf"no file absent\.jsonl .*\$BENCH_DATA \({tmp_path}\).*hub:<id>@"):
-            parse_pair_source("absent.jsonl", "train")
-        monkeypatch.delenv("BENCH_DATA")
-        with pytest.raises(DataMissingError, match=r"\$BENCH_DATA is not set"):
-            parse_pair_source("absent.jsonl", "train")
+        for folder in (str(tmp_path), ""):
+            monkeypatch.setenv("BENCH_DATA", folder)
+            with refuses(DataMissingError, "evals.pairs_file_missing", source="absent.jsonl"):
+                parse_pair_source("absent.jsonl", "train")
 
     def test_has_no_splits(self, write) -> None:
-        with pytest.raises(EvalError, match="has no split 'test'"):
+        with refuses(EvalError, "evals.split_of_pairs_file", split="test"):
             parse_pair_source(write(ROWS), "test")
 
     def test_the_fingerprint_is_of_the_pairs_in_order_and_of_nothing_else(self, write) -> None:
@@ -89,6 +89,7 @@ class TestFiles:
         after = parse_pair_source(data, "train").fingerprint
         assert after == f"pairs:{pairs_digest(parse_pair_source(data, 'train').load())}" != before
 
+    @settings(max_examples=20)
     @given(st.lists(st.text(min_size=1), min_size=3, max_size=3, unique=True))
     def test_the_digest_tells_the_sides_apart(self, texts: list[str]) -> None:
         prompt, one, other = texts
@@ -99,40 +100,25 @@ class TestFiles:
 
 class TestFaults:
     @pytest.mark.parametrize(
-        ("row", "message"),
-        [
-            ({"prompt": "q", "chosen": "a"}, r"line 2: no field 'rejected'; the row has 'prompt', 'chosen'\. .*rename"),
-            ({"prompt": "q", "rejected": "a"}, "line 2: no field 'chosen'; the row has 'prompt', 'rejected'"),
-            ({"chosen": "a", "rejected": "b"}, "line 2: no field 'prompt'; the row has 'chosen', 'rejected'"),
-            ({}, "line 2: no field 'prompt'; the row has none at all"),
-            ({"prompt": "q", "chosen": "a", "rejected": "a"}, "line 2: chosen and rejected are the same.*remove"),
-            ({"prompt": "q", "chosen": " \n", "rejected": "a"}, "line 2: the completion in 'chosen' is empty"),
-            ({"prompt": "q", "chosen": "a", "rejected": ""}, "line 2: the completion in 'rejected' is empty"),
-            ({"prompt": " ", "chosen": "a", "rejected": "b"}, "line 2: the field 'prompt' is empty"),
-            ({"prompt": "q", "chosen": 7, "rejected": "b"}, "line 2: the field 'chosen' is 7; it must be text"),
-            ({"prompt": "q", "chosen": "a", "rejected": None}, "line 2: the field 'rejected' is null"),
-            ({"prompt": [], "chosen": "a", "rejected": "b"}, "line 2: the field 'prompt' is an empty list"),
-            ("[1]", "line 2: list given; each line must be one JSON object"),
-            ('{"prompt"', "line 2: not valid JSON"),
-        ],
+        ("row", "code"), [({}, "pair_field_missing"), ("[1]", "row_not_object"), ("{", "row_not_json")]
     )
-    def test_are_named_with_file_and_line(self, write, row, message) -> None:
+    def test_are_named_with_file_and_line(self, write, row, code) -> None:
         data = write([ROWS[0], row, ROWS[1]])
-        with pytest.raises(EvalError, match=message) as error:
+        with refuses(EvalError, f"evals.{code}") as raised:
             parse_pair_source(data, "train").load()
-        assert str(error.value).startswith(f"{data}, line 2: ")
-        assert "\n" not in str(error.value)
+        assert str(raised.value).startswith(f"{data}, line 2: ")
+        assert "\n" not in str(raised.value)
 
     def test_several_are_named_at_once_and_the_rest_counted(self, write) -> None:
         data = write([*ROWS, *[{"prompt": "q"}] * 7])
-        with pytest.raises(EvalError) as error:
+        with refuses(EvalError, "evals.in_row", where=f"{data}, line 4") as raised:
             parse_pair_source(data, "train").load()
-        lines = str(error.value).splitlines()
-        assert [line.partition(": ")[0] for line in lines[:5]] == [f"{data}, line {n}" for n in range(4, 9)]
-        assert lines[5:] == [f"2 more rows of {data} are faulty"]
+        *lines, rest = str(raised.value).splitlines()
+        assert [line.partition(": ")[0] for line in lines] == [f"{data}, line {n}" for n in range(4, 9)]
+        assert rest.startswith("2 more ")
 
     def test_no_rows_are_no_pairs(self, write) -> None:
-        with pytest.raises(EvalError, match="holds no pairs"):
+        with refuses(EvalError, "evals.no_pairs_in_source"):
             parse_pair_source(write([""]), "train").load()
 
 
@@ -159,7 +145,7 @@ class TestHub:
 
     def test_a_column_of_nulls_is_named(self, hub) -> None:
         hub.rows = [ROWS[0], ROWS[1] | {"chosen": None}]
-        with pytest.raises(EvalError, match="hub:me/pairs@abc/default/train, row 1: the field 'chosen' is null"):
+        with refuses(EvalError, "evals.in_row", where="hub:me/pairs@abc/default/train, row 1"):
             parse_pair_source("hub:me/pairs@abc", "train").load()
 
     def test_the_library_itself_reads_a_folder(self, write, tmp_path, monkeypatch) -> None:
@@ -170,7 +156,7 @@ class TestHub:
         monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
         pairs = parse_pair_source(f"hub:{tmp_path / 'set'}@abc", "train").load()
         assert [(pair.id, pair.prompt) for pair in pairs] == [(row["id"], row["prompt"]) for row in ROWS]
-        with pytest.raises(DataMissingError, match="check id, config, split and revision"):
+        with refuses(DataMissingError, "evals.hub_pairs_not_loaded"):
             parse_pair_source(f"hub:{tmp_path / 'set'}@abc", "nosplit").load()
 
     def test_that_cannot_be_reached_is_missing_data(self, monkeypatch) -> None:
@@ -178,7 +164,7 @@ class TestHub:
             raise ConnectionError("offline")
 
         monkeypatch.setattr("datasets.load_dataset", load_dataset)
-        with pytest.raises(DataMissingError, match=r"hub:me/pairs@abc/default/train; .*HF_HUB_OFFLINE.*offline"):
+        with refuses(DataMissingError, "evals.hub_pairs_not_loaded", source="hub:me/pairs@abc/default/train"):
             parse_pair_source("hub:me/pairs@abc", "train").load()
 
     def test_the_fingerprint_needs_no_network(self, monkeypatch) -> None:
@@ -190,7 +176,7 @@ class TestHub:
         "data", ["hub:me/pairs", "hub:me/pairs@", "hub:@abc", "hub:me/pairs:clean", "hub:a/b@main"]
     )
     def test_an_address_must_be_pinned(self, data) -> None:
-        with pytest.raises(EvalError, match=r"pin it: hub:<id>\[:<config>\]@<revision>"):
+        with refuses(EvalError, "evals.hub_pairs_not_pinned"):
             parse_pair_source(data, "train")
 
 
@@ -241,24 +227,21 @@ def test_dialogues() -> None:
     assert take_apart(row, layout_of(row)) == (DIALOGUE, " yes", " no")
 
 
+@settings(max_examples=30)
 @given(prompt=st.text(), chosen=st.text(min_size=1), rejected=st.text(min_size=1))
 def test_the_sides_of_a_dialogue_may_begin_alike(prompt: str, chosen: str, rejected: str) -> None:
     """The prompt ends with the last mark of the assistant that both have, wherever the texts part."""
+    assume(not re.search("Assistant:|Human:", chosen + rejected) and chosen != rejected)
     start = f"\n\nHuman: {prompt}\n\nAssistant:"
     row = {"chosen": f"{start} a{chosen}", "rejected": f"{start} a{rejected}"}
-    if "Assistant:" in chosen + rejected or "Human:" in chosen + rejected or chosen == rejected:
-        return
     assert take_apart(row, layout_of(row)) == (start, f" a{chosen}", f" a{rejected}")
 
 
-@given(st.integers(1, 4), st.integers(0, 3))
-def test_the_prompt_of_conversations_is_all_that_they_share(turns: int, shared_answers: int) -> None:
+@pytest.mark.parametrize("turns", [1, 3])
+def test_the_prompt_of_conversations_is_all_that_they_share(turns: int) -> None:
     """Even where an answer equals an earlier one."""
     start = [USER, YES] * (turns - 1) + [USER]
-    row = {
-        "chosen": [*start, YES],
-        "rejected": [*start, {"role": "assistant", "content": "yes" * (shared_answers + 2)}],
-    }
+    row = {"chosen": [*start, YES], "rejected": [*start, NO]}
     assert take_apart(row, layout_of(row)).prompt == start
 
 
@@ -267,67 +250,55 @@ def test_keys_that_are_not_of_a_message_are_left_out() -> None:
     assert take_apart(row, layout_of(row)).prompt == [USER]
 
 
-@pytest.mark.parametrize(
-    ("first", "row", "message"),
-    [
-        (
-            "messages and text",
-            {"prompt": "q", "chosen": "a", "rejected": "b"},
-            "'prompt' is text; it must be a list of",
-        ),
-        (
-            "text",
-            {"prompt": [USER], "chosen": "a", "rejected": "b"},
-            "'prompt' is a list; it must be text, as the layo",
-        ),
-        ("text", {"prompt": "q", "chosen": [YES], "rejected": [NO]}, "'chosen' is a list; it must be text"),
-        ("messages and turns", {"prompt": [USER], "chosen": [YES], "rejected": "no"}, "'rejected' is text; it must be"),
-        (
-            "messages and turns",
-            {"prompt": [USER], "chosen": [USER, YES], "rejected": [NO]},
-            "'chosen' must be one turn",
-        ),
-        ("messages and text", {"chosen": "a", "rejected": "b"}, "no field 'prompt'"),
-        ("text", {"system": "s", "prompt": "q", "chosen": "a", "rejected": "b"}, "which the first row lacks"),
-        ("conversations", {"chosen": [USER, YES]}, "no field 'rejected'"),
-    ],
-)
-def test_all_rows_have_the_layout_of_the_first(first: str, row: dict[str, Any], message: str) -> None:
-    with pytest.raises(EvalError, match=message):
-        take_apart(row, layout_of(LAYOUTS[first][0]))
+TEXTS = {"chosen": "a", "rejected": "b"}
+ASKED = {"prompt": [USER]}
+
+# The layout of the first row (this row's own where there is none), a row, and what is wrong with it.
+FAULTY: list[tuple[str | None, dict[str, Any], str, dict[str, object]]] = [
+    ("messages and text", {"prompt": "q"} | TEXTS, "field_not_messages", {"field": "prompt"}),
+    ("text", ASKED | TEXTS, "field_not_text", {"field": "prompt"}),
+    ("text", {"prompt": "q", "chosen": [YES], "rejected": [NO]}, "field_not_text", {"field": "chosen"}),
+    ("messages and turns", ASKED | {"chosen": [YES], "rejected": "no"}, "field_not_messages", {"field": "rejected"}),
+    ("messages and turns", ASKED | {"chosen": [USER, YES], "rejected": [NO]}, "not_one_assistant_turn", {}),
+    ("messages and text", TEXTS, "pair_field_missing", {"field": "prompt"}),
+    ("text", {"system": "s", "prompt": "q"} | TEXTS, "unexpected_system", {}),
+    ("conversations", {"chosen": [USER, YES]}, "pair_field_missing", {"field": "rejected"}),
+    ("text", {"prompt": "q", "chosen": "a"}, "pair_field_missing", {"row_fields": "'prompt', 'chosen'"}),
+    ("text", {}, "pair_field_missing", {"row_fields": "none at all"}),
+    ("text", {"prompt": "q", "chosen": "a", "rejected": "a"}, "completions_equal", {}),
+    ("text", {"prompt": "q", "chosen": " \n", "rejected": "a"}, "empty_completion", {"field": "chosen"}),
+    ("text", {"prompt": "q", "chosen": "a", "rejected": ""}, "empty_completion", {"field": "rejected"}),
+    ("text", {"prompt": " "} | TEXTS, "empty_field", {"field": "prompt"}),
+    ("text", {"prompt": "q", "chosen": 7, "rejected": "b"}, "field_not_text", {"value": "7"}),
+    ("text", {"prompt": "q", "chosen": "a", "rejected": None}, "field_not_text", {"value": "null"}),
+    (None, {"prompt": []} | TEXTS, "field_not_messages", {"value": "an empty list"}),
+    (None, ASKED | {"chosen": [YES], "rejected": [YES | {"name": "x"}]}, "completions_equal", {}),
+    (None, {"chosen": [USER, YES], "rejected": [USER, YES]}, "completions_equal", {}),
+    (None, {"chosen": f"{DIALOGUE} yes", "rejected": f"{DIALOGUE} yes"}, "completions_equal", {}),
+    (None, {"chosen": f"{DIALOGUE} yes", "rejected": DIALOGUE}, "empty_completion", {"field": "rejected"}),
+    (None, {"chosen": f"{DIALOGUE} yes", "rejected": "\n\nHuman: other"}, "dialogues_without_prompt", {}),
+    (
+        None,
+        {"chosen": f"{DIALOGUE} a\n\nHuman: go on", "rejected": f"{DIALOGUE} no"},
+        "human_turn_after_split",
+        {"field": "chosen"},
+    ),
+    (None, {"chosen": [YES], "rejected": [NO]}, "conversations_without_prompt", {}),
+    (None, {"chosen": [USER, YES], "rejected": [SYSTEM, YES]}, "conversations_without_prompt", {}),
+    (None, {"chosen": [USER, YES, USER, YES], "rejected": [USER, NO]}, "not_one_assistant_turn", {"field": "chosen"}),
+    (None, {"chosen": [USER, YES, NO], "rejected": [USER, YES, YES]}, "prompt_not_of_user", {"role": "assistant"}),
+    (None, {"chosen": [USER, USER | {"content": "more"}], "rejected": [USER, NO]}, "not_one_assistant_turn", {}),
+    (None, {"prompt": [USER, YES]} | TEXTS, "prompt_not_of_user", {"where": "'prompt'"}),
+    (None, {"prompt": [{"role": "human", "content": "q"}]} | TEXTS, "unknown_message_role", {"role": "human"}),
+    (None, {"prompt": [{"from": "human", "value": "q"}]} | TEXTS, "malformed_message", {"given": "'from', 'value'"}),
+    (None, {"prompt": ["q"]} | TEXTS, "malformed_message", {"where": "message 1 of 'prompt'", "given": "text"}),
+    (None, {"prompt": [USER | {"content": None}]} | TEXTS, "content_not_text", {"value": "null"}),
+    (None, {"system": 3, "prompt": "q"} | TEXTS, "field_not_text", {"field": "system", "value": "3"}),
+]
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": [USER], "chosen": [YES], "rejected": [YES | {"name": "x"}]}, "are the same"),
-        ({"chosen": [USER, YES], "rejected": [USER, YES]}, "are the same"),
-        ({"chosen": f"{DIALOGUE} yes", "rejected": f"{DIALOGUE} yes"}, "are the same"),
-        ({"chosen": f"{DIALOGUE} yes", "rejected": DIALOGUE}, "'rejected' is empty"),
-        (
-            {"chosen": f"{DIALOGUE} yes", "rejected": "\n\nHuman: other"},
-            "no field 'prompt', and chosen and rejected do",
-        ),
-        ({"chosen": f"{DIALOGUE} a\n\nHuman: go on", "rejected": f"{DIALOGUE} no"}, "'chosen' goes on with a turn"),
-        ({"chosen": [YES], "rejected": [NO]}, "differ from their first turn on"),
-        ({"chosen": [USER, YES], "rejected": [USER | {"content": "other"}, YES]}, "differ from their first turn on"),
-        ({"chosen": [USER, YES, USER, YES], "rejected": [USER, NO]}, "'chosen' must be one turn of the assistant"),
-        ({"chosen": [USER, YES, NO], "rejected": [USER, YES, YES]}, "begin with ends with a turn of the assistant"),
-        ({"chosen": [USER, USER | {"content": "more"}], "rejected": [USER, NO]}, "it is user"),
-        ({"prompt": [USER, YES], "chosen": "a", "rejected": "b"}, "'prompt' ends with a turn of the assistant"),
-        (
-            {"prompt": [{"role": "human", "content": "q"}], "chosen": "a", "rejected": "b"},
-            "has the role 'human'; roles",
-        ),
-        (
-            {"prompt": [{"from": "human", "value": "q"}], "chosen": "a", "rejected": "b"},
-            "has 'from', 'value'; a message",
-        ),
-        ({"prompt": ["q"], "chosen": "a", "rejected": "b"}, "message 1 of 'prompt' has text; a message has"),
-        ({"prompt": [USER | {"content": None}], "chosen": "a", "rejected": "b"}, "the content of message 1 .* is null"),
-        ({"system": 3, "prompt": "q", "chosen": "a", "rejected": "b"}, "'system' is 3"),
-    ],
-)
-def test_rows_that_are_no_pairs(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(EvalError, match=message):
-        take_apart(row, layout_of(row))
+@pytest.mark.parametrize(("first", "row", "code", "fields"), FAULTY)
+def test_rows_that_are_no_pairs(first: str | None, row: dict[str, Any], code: str, fields: dict[str, object]) -> None:
+    layout = layout_of(row if first is None else LAYOUTS[first][0])
+    with refuses(EvalError, f"evals.{code}", **fields):
+        take_apart(row, layout)

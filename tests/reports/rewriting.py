@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet
 
 from harness.records import CellRecord, SweepRecord
 from reports.report import Node
+from tests.reports.synthetic import STEPS, TASK
 
 Row = dict[str, Any]
 Value = TypeVar("Value", bound=Node)
@@ -51,6 +53,19 @@ def write_spec(sweep: SweepRecord, arm: str, spec: Row) -> None:
     for cell in sweep.cells:
         if cell.arm == arm:
             (cell.path / "spec.json").write_text(json.dumps(spec))
+
+
+def write_samples(cell: CellRecord, right: npt.NDArray[np.bool_]) -> None:
+    """Replace a cell's final evaluation: which samples [n_problems, n_samples] are right."""
+    problems, samples = (places.ravel() for places in np.indices(right.shape))
+    columns: dict[str, Any] = {
+        "problem_id": [f"p{problem:03d}" for problem in problems],
+        "sample": samples,
+        "correct": right.ravel(),
+    }
+    same = {"step": STEPS, "final": True, "task": TASK, "text": "", "verdicts": "{}", "n_tokens": 1, "truncated": False}
+    columns |= {name: [value] * right.size for name, value in same.items()}
+    pyarrow.parquet.write_table(pa.table(columns), cell.path / "evals.parquet")
 
 
 def vary_samples(sweep: SweepRecord) -> None:

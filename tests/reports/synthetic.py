@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,7 +163,15 @@ def _write_cell(
         _write_evals(path / "evals.parquet", arm, texts)
     _write_jsonl(path / "scores.jsonl", [row | {"task": task} for row in scores for task in tasks])
     write_training(path, arm, seed, STEPS, EVERY, texts)
-    write_embeddings(path / EMBEDDINGS_FILE, [_embedded(token, 0.01 * (1 + arm + seed)) for token in range(6)])
+    (path / EMBEDDINGS_FILE).write_bytes(_embeddings(0.01 * (1 + arm + seed)))
+
+
+@functools.cache
+def _embeddings(moved: float) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / EMBEDDINGS_FILE
+        write_embeddings(path, [_embedded(token, moved) for token in range(6)])
+        return path.read_bytes()
 
 
 def _embedded(token: int, moved: float) -> EmbeddedToken:

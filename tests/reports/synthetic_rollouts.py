@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,7 @@ def tokens_of(text: str) -> list[str]:
 
 
 def recorded(
-    step: int,
-    text: str,
-    correct: bool,
-    columns: dict[str, Any] | None = None,
-    sample: int = 0,
-    epochs: int = 1,
+    step: int, text: str, correct: bool, columns: dict[str, Any] | None = None, sample: int = 0, epochs: int = 1
 ) -> dict[str, Any]:
     """A row of rollouts/*.parquet whose tokens all have one log-prob, entropy, advantage and ratio; columns: others."""
     tokens = tokens_of(text)
@@ -53,20 +50,34 @@ def recorded(
 
 
 def write_training(cell: Path, arm: int, seed: int, steps: int, every: int, texts: Sequence[str]) -> None:
-    """Two groups of four completions a step, in a file for every `every` steps. One word becomes more frequent, is
-    unlikely, and is clipped now and then. The first of a group writes the first of `texts`."""
-    rng = np.random.default_rng([7, arm, seed])
+    """Write two groups of four completions a step, in a file for every `every` steps.
+
+    One word becomes more frequent, is unlikely, and is clipped now and then. The first of a group writes the first of
+    `texts`.
+    """
     (cell / "rollouts").mkdir()
+    for name, content in _training(arm, seed, steps, every, texts[0]).items():
+        (cell / "rollouts" / name).write_bytes(content)
+
+
+@functools.cache
+def _training(arm: int, seed: int, steps: int, every: int, said: str) -> dict[str, bytes]:
+    """Return the files of a cell by their names: most tests write the same cells."""
+    rng, files = np.random.default_rng([7, arm, seed]), {}
     for first in range(1, steps + 1, every):
         chosen = range(first, min(first + every, steps + 1))
         rows = [
-            _row(step, group, sample, rate, step / steps, arm, rng, texts[0])
+            _row(step, group, sample, rate, step / steps, arm, rng, said)
             for step in chosen
             for group in range(2)
             for rate in [int(rng.integers(0, 5))]
             for sample in range(4)
         ]
-        write_rollouts(cell / "rollouts" / f"{first:06d}-{chosen[-1]:06d}.parquet", rows)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{first:06d}-{chosen[-1]:06d}.parquet"
+            write_rollouts(path, rows)
+            files[path.name] = path.read_bytes()
+    return files
 
 
 def _row(

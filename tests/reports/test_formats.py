@@ -43,10 +43,6 @@ def test_an_end_never_hides_on_which_side_of_0_it_lies(end):
     assert (float(written) == 0) == (end == 0)
 
 
-def test_an_interval_of_a_score_has_no_sign():
-    assert interval(-0.01, 47.31, signed=False) == "[-0.01, 47.3]"
-
-
 def test_a_table_for_a_paper_or_a_spreadsheet():
     table = Table("results", ["arm", "pass@1 (%)"], [["no_std & $x^2$", "80.0 ± 1"], ['a "b", c', "–"]])
     assert list(csv.reader(io.StringIO(csv_table(table)))) == [table.columns, *table.rows]

@@ -48,7 +48,7 @@ def reference_of(entry_point: object, tests: object) -> str:
     try:
         function = FunctionTests.model_validate({"entry_point": entry_point, "tests": tests})
     except ValidationError as error:
-        raise EvalError(_fault_in(error)) from None
+        raise EvalError("evals.shelves.code.malformed_tests", fault=_fault_in(error)) from error
     try:
         return json.dumps(function.model_dump(), allow_nan=False)
     except ValueError:

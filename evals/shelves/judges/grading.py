@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from evals.errors import EvalError
 from evals.grading import Grader, JudgeReply, Reason, Submission, Verdict, never_compares
 from evals.grading.asked_model import ONE, PAIRWISE, JudgeSort, Question, messenger
 from evals.shelves.judges.model_file import ModelFile
@@ -35,25 +36,24 @@ class JudgeFile(ModelFile):
     right_from: float | None = Field(None, description="instead of both: the lowest number that means a right answer")
     largest: float = Field(10.0, gt=0, description="the number that is scaled to a score of 1; 0 stays 0")
 
-    def faults(self) -> Iterator[str]:
+    def faults(self) -> Iterator[EvalError]:
         yield from super().faults()
         if not {"completion", "extracted"} & self.shown:
-            yield (
-                "text: has neither {completion} nor {extracted}, so all answers would get the same verdict; put one of "
-                "them into the text"
-            )
+            yield EvalError("evals.shelves.judges.text_without_answer")
         yield from self._verdict_faults()
 
-    def _verdict_faults(self) -> Iterator[str]:
+    def _verdict_faults(self) -> Iterator[EvalError]:
         right, wrong = _folded(self.right), _folded(self.wrong)
         if self.right_from is None and not (right and wrong):
-            yield "the meaning of verdicts is missing: give the words `right` and `wrong`, or `right_from` for numbers"
+            yield EvalError("evals.shelves.judges.verdicts_without_meaning")
         if self.right_from is not None and (right or wrong):
-            yield "right_from is for numbers, `right` and `wrong` are for words: give only one of the two"
+            yield EvalError("evals.shelves.judges.words_and_numbers")
         if both_ways := right & wrong:
-            yield f"{min(both_ways)!r} is among both `right` and `wrong`: leave it out of one"
+            yield EvalError("evals.shelves.judges.right_and_wrong", word=min(both_ways))
         if self.right_from is not None and not 0 < self.right_from <= self.largest:
-            yield f"right_from: is {self.right_from:g}, but must be above 0 and at most `largest`, {self.largest:g}"
+            yield EvalError(
+                "evals.shelves.judges.right_from_out_of_range", right_from=self.right_from, largest=self.largest
+            )
 
 
 def _folded(words: Iterable[str]) -> set[str]:
@@ -152,10 +152,10 @@ class PairJudgeFile(ModelFile):
         "and the second completion"
     )
 
-    def faults(self) -> Iterator[str]:
+    def faults(self) -> Iterator[EvalError]:
         yield from super().faults()
         if missing := [f"{{{hole}}}" for hole in ("first", "second") if hole not in self.shown]:
-            yield f"text: has no {' and no '.join(missing)}; a pairwise judge must see both completions"
+            yield EvalError("evals.shelves.judges.text_without_both", missing=" and no ".join(missing))
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,10 @@ class ModelFile(Settings):
         """Read the content of a file. Raises EvalError if it is missing or faulty."""
         file = read_yaml(path, cls, noun, listed=False)
         if faults := list(file.faults()):
-            raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
+            lines = "\n".join(f"  {fault}" for fault in faults)
+            refusal = EvalError("evals.shelves.judges.faulty_file", path=path, faults=lines)
+            refusal.causes = tuple(faults)
+            raise refusal
         return file
 
     def model_post_init(self, _: object) -> None:
@@ -96,36 +99,36 @@ class ModelFile(Settings):
         matches = [*re.finditer(self.parse, reply.text.rpartition(_THOUGHTS_END)[2])]
         return matches[-1] if matches else None
 
-    def faults(self) -> Iterator[str]:
+    def faults(self) -> Iterator[EvalError]:
         """Yield the faults of the file, each with its remedy. Values that may be a misplaced secret are not shown."""
         if (self.address is None) == (self.source is None):
             both = "both an address and a source" if self.address else "neither an address nor a source"
-            yield f"a judge has {both}: give `address` (http://host:port/v1) and `model`, or give `source` alone"
+            yield EvalError("evals.shelves.judges.address_or_source", both=both)
         elif self.address is None and (self.model, self.api_key_env) != (None, None):
-            yield "model and api_key_env belong to an `address`: replace `source` by it, or leave them out"
+            yield EvalError("evals.shelves.judges.model_without_address")
         elif self.address is not None:
             yield from _address_faults(self.address)
             if self.model is None:
-                yield "model: is missing; it is the model's name at the address"
+                yield EvalError("evals.shelves.judges.address_without_model")
         # The value may be the key itself.
         if self.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.api_key_env):
-            yield "api_key_env: is the name of an environment variable, never the key itself"
+            yield EvalError("evals.shelves.judges.key_in_file")
         try:
             found = re.compile(self.parse).groups
         except re.error as error:
-            yield f"parse: is not a regular expression: {error}"
+            yield EvalError("evals.shelves.judges.invalid_pattern", error=error)
         else:
             wanted, around = self.groups
             if found != wanted:
-                yield f"parse: has {found} groups, but needs {around}"
+                yield EvalError("evals.shelves.judges.wrong_group_count", found=found, around=around)
 
 
-def _address_faults(address: str) -> Iterator[str]:
+def _address_faults(address: str) -> Iterator[EvalError]:
     parts = urlsplit(address)
     if parts.username or parts.password:
-        yield "address: holds a user or a password; name the environment variable of the key by api_key_env"
+        yield EvalError("evals.shelves.judges.secret_in_address")
     elif parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        yield f"address: is {address!r}, but must be like http://host:port/v1"
+        yield EvalError("evals.shelves.judges.malformed_address", address=address)
 
 
 def _digest(document: Any) -> str:

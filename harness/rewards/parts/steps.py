@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evals.tasks.base import Step
+from harness.errors import InvalidError
 from harness.rewards import Attempt, RewardContext, RewardPart
 
 
@@ -36,5 +37,5 @@ def _steps(attempt: Attempt, context: RewardContext) -> Sequence[Step]:
     Raises ValueError for a task without steps, which the spec refuses.
     """
     if context.task.written_steps is None:
-        raise ValueError(f"the task {context.task.name} does not say what a step is")
+        raise InvalidError("rewards.task_without_steps", task=context.task.name)
     return context.task.written_steps(attempt.problem, attempt.text)

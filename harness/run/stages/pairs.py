@@ -101,9 +101,13 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
     )
     if not kept:
         raise RefusedError(
-            f"pairs.data {wanted.data}: none of its {len(pairs)} pairs is left with pairs.max_tokens="
-            f"{wanted.max_tokens} and pairs.too_long={wanted.too_long} ({counts.dropped}). Raise pairs.max_tokens"
-            + (", or set pairs.too_long to truncate." if counts.side_too_long else ".")
+            "run.no_pair_left",
+            data=wanted.data,
+            n_pairs=len(pairs),
+            max_tokens=wanted.max_tokens,
+            too_long=wanted.too_long,
+            dropped=counts.dropped,
+            otherwise=", or set pairs.too_long to truncate" if counts.side_too_long else "",
         )
     # Prompts are compared as tokens: texts that differ may be encoded alike.
     groups: dict[tuple[int, ...], int] = {}

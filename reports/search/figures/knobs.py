@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.records.study import StudyRecord, TrialRecord
+from harness.words import said
 from reports.drawing.panels import Panels, hide_labels, legend_at_bottom, share_limits
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import ARM_COLORS, new_figure
@@ -60,12 +61,8 @@ def draw_importance(study: StudyRecord, objective: StudyObjective) -> Drawing | 
     # Room for the label behind the longest bar; 1 if all shares are 0.
     axes.set_xlim(0, 1.15 * max(100 * share for _, share in shares) or 1.0)
     axes.set_ylim(-0.6, len(shares) - 0.4)
-    axes.set_xlabel(f"share of the variance of {objective.name} (%)")
-    caption = (
-        f"The share of the variance of {objective.words} over the searched ranges that each knob accounts for on its"
-        f" own, by fANOVA, from n = {found.n_trials} complete trials; interactions are left out, and shares sum to"
-        " 100%. A small share means that the knob mattered little within its range; with few trials, not even that."
-    )
+    axes.set_xlabel(said("reports.share_variance", name=objective.name))
+    caption = said("reports.share_variance_over_searched", words=objective.words, n_trials=found.n_trials)
     rows: list[DataRow] = [
         {"knob": name, "metric": objective.metric, "share": share, "n_trials": found.n_trials}
         for name, share in reversed(shares)
@@ -101,11 +98,13 @@ def draw_slices(study: StudyRecord, objective: StudyObjective) -> Drawing | None
     figure.text(0.02, 0.5, f"{objective.name}{objective.unit}", rotation=90, ha="center", va="center", fontsize=9)
     legend_at_bottom(figure, [*handles.values()])
     some = any(name not in trial.params for trial in trials for name in knobs)
-    caption = (
-        f"Values of {objective.words} against those of each knob, n = {len(trials)} complete trials"
-        f" ({count_kinds(trials)}); {objective.wish}. All other knobs vary as well, and a sampler draws most where it"
-        " has found good values, so no panel is an experiment."
-        f"{' A panel with fewer trials says so: the other trials did not draw the knob.' if some else ''}"
+    caption = said(
+        "reports.values_against_those_each",
+        words=objective.words,
+        n_trials=len(trials),
+        count_kinds=count_kinds(trials),
+        wish=objective.wish,
+        words_2=said("reports.panel_fewer_trials_says") if some else "",
     )
     rows: list[DataRow] = [
         {"knob": name, "trial": trial.number, "kind": kind_of(trial), "knob_value": value_text(trial.params[name]),

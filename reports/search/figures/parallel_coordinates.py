@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.records.study import StudyRecord, TrialRecord
+from harness.words import said
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, INK, is_narrow, new_figure, width_in
 from reports.search.drawing import TICK_CHARACTER_IN, TICK_POINTS, KnobAxis, best_label, kind_of, shortened, two_lines
@@ -122,10 +123,12 @@ def draw_parallel_coordinates(study: StudyRecord, objective: StudyObjective) -> 
             axes.plot(xs, ys, color=INK, linewidth=1.3, linestyle=(0, (2, 1.5)), zorder=3, label="default")
     handles, _ = axes.get_legend_handles_labels()
     figure.legend(handles=handles, loc="lower center", ncols=2, handlelength=4.0, borderaxespad=0.3)
-    caption = (
-        f"A line for each of n = {len(trials)} complete trials, from knob to knob down to its"
-        f" {objective.words} on the colour bar; darker is better"
-        f" ({objective.wish}), by rank.{_not_drawn(study, conditional)}"
+    caption = said(
+        "reports.line_for_each_n",
+        n_trials=len(trials),
+        words=objective.words,
+        wish=objective.wish,
+        not_drawn=_not_drawn(study, conditional),
     )
     return Drawing(figure, caption, [_row(trial, objective, knobs) for trial in trials])
 
@@ -206,12 +209,12 @@ def _row(trial: TrialRecord, objective: StudyObjective, knobs: Sequence[str]) ->
 
 def _not_drawn(study: StudyRecord, conditional: Sequence[str]) -> str:
     logs = any(knob.kind == "log" for knob in study.knobs.values())
-    words = " Knobs that are drawn on a log scale, such as learning rates, are shown on one." if logs else ""
+    words = said("reports.knobs_drawn_on_log") if logs else ""
     if conditional:
-        words += " Not drawn: the trial's other knobs make this one meaningless."
+        words += said("reports.not_drawn_trials_other")
     states = {trial.state for trial in study.trials} - {"complete"}
     if states:
-        words += f" Trials that are {' or '.join(sorted(states))} are left out."
+        words += said("reports.trials_left_out", states=" or ".join(sorted(states)))
     return words
 
 

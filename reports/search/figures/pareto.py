@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.records.study import StudyRecord, TrialRecord
+from harness.words import said
 from reports.drawing.curves import legend_below
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, new_figure
@@ -63,11 +64,16 @@ def draw_pareto(study: StudyRecord, objective: StudyObjective) -> Drawing | None
     label_values(axes.xaxis, cost)
     label_values(axes.yaxis, objective)
     legend_below(figure, [*handles.values()])
-    caption = (
-        f"{objective.name} ({objective.wish}) against {cost.name} ({cost.wish}), n = {len(trials)} complete trials"
-        f" ({count_kinds(trials)}). Line and numbers: the {count(len(front), 'trial')} of the front, which no other"
-        " beats on both, by their values as they are; nothing is tested."
-        f"{'' if len(labelled) == len(front) else ' Of close neighbours only one is numbered.'}"
+    caption = said(
+        "reports.against_n_complete_trials",
+        name=objective.name,
+        wish=objective.wish,
+        name_2=cost.name,
+        wish_2=cost.wish,
+        n_trials=len(trials),
+        count_kinds=count_kinds(trials),
+        n_front=count(len(front), "trial"),
+        words="" if len(labelled) == len(front) else said("reports.close_neighbours_only_one"),
     )
     return Drawing(figure, caption, [_row(trial, study, cost, objective) for trial in trials])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.records.study import StudyRecord, TrialRecord
+from harness.words import said
 from reports.drawing.curves import legend_below
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, INK, new_figure
@@ -64,10 +65,14 @@ def draw_history(study: StudyRecord, objective: StudyObjective) -> Drawing | Non
     axes.set(xlabel="trial", ylabel=axis_label(objective))
     label_values(axes.yaxis, objective)
     legend_below(figure, [*handles.values()])
-    caption = (
-        f"Value of each trial, n = {len(trials)} ({count_kinds(trials)}), {count(len(study.seeds), 'seed')} each;"
-        f" {objective.wish}. Line: the best complete trial so far; it can"
-        f" only {'rise' if objective.maximize else 'fall'}, by luck as well. {_others(trials, valued, without)}"
+    caption = said(
+        "reports.value_each_trial_n",
+        n_trials=len(trials),
+        count_kinds=count_kinds(trials),
+        n_seeds=count(len(study.seeds), "seed"),
+        wish=objective.wish,
+        words="rise" if objective.maximize else "fall",
+        others=_others(trials, valued, without),
     )
     rows = [_row(trial, objective, value) for trial, value in zip(trials, values, strict=True)]
     return Drawing(figure, caption.strip(), rows)
@@ -97,9 +102,9 @@ def _others(
 ) -> str:
     words = []
     if any(trial.state == "pruned" for trial, _ in valued):
-        words.append("Pruned trials stand at the last value that they reported, from partial training.")
+        words.append(said("reports.pruned_trials_stand_last"))
     if without:
-        words.append(f"At the bottom: trials without a value ({count_kinds(without)}).")
+        words.append(said("reports.bottom_trials_without_value", count_kinds=count_kinds(without)))
     return " ".join(words)
 
 
@@ -147,11 +152,16 @@ def draw_intermediate(study: StudyRecord, objective: StudyObjective) -> Drawing 
     label_values(axes.yaxis, objective)
     legend_below(figure, [*handles.values()])
     silent = len(study.trials) - len(trials)
-    what = "The score of each seed of a trial" if by_seed else "What trials reported while they trained"
-    caption = (
-        f"{what}, n = {len(trials)} ({count_kinds(trials)}); {objective.wish}. A"
-        " pruned trial ends with a cross, a failed one with a bar."
-        f"{f' Of {len(study.trials)} trials {silent} reported nothing of their own.' if silent else ''} No smoothing."
+    what = said("reports.score_each_seed_trial") if by_seed else said("reports.what_trials_reported_while")
+    caption = said(
+        "reports.n_pruned_trial_ends",
+        what=what,
+        n_trials=len(trials),
+        count_kinds=count_kinds(trials),
+        wish=objective.wish,
+        value=said("reports.trials_reported_nothing_their", n_trials=len(study.trials), silent=silent)
+        if silent
+        else "",
     )
     rows: list[DataRow] = [
         {"trial": trial.number, "kind": kind_of(trial), "step": step, "value": value}

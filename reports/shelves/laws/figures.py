@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.drawing.curves import PANEL_CHARACTERS, arm_label, legend_below, panel_columns, seeds_per_arm
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, new_figure
@@ -227,50 +228,51 @@ def _finding(fit: EntropyFit) -> str:
 def _ceilings(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
     """Return the part of the caption on ceilings: how those in view are drawn, and where the others are."""
     shown = [_shows_ceiling(fit, view) for fit in fits if fit.ceiling is not None]
-    drawn = (
-        f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (from whole runs; with one"
-        " seed from blocks of its steps, without training variance)"
-    )
+    drawn = said("reports.shelves.laws.diamond_bar_its_ceiling", level=percent(1 - alpha))
     beyond = (
-        "; a ceiling that is not drawn lies beyond the view" if any(shown) else "; its ceiling lies beyond the view"
+        said("reports.shelves.laws.ceiling_not_drawn_lies")
+        if any(shown)
+        else said("reports.shelves.laws.its_ceiling_lies_beyond")
     )
     return drawn * any(shown) + beyond * (not all(shown))
 
 
 def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
     what = {
-        "full": "the policy's mean next-token entropy over the whole vocabulary",
-        "sampled": "the sampled entropy, mean of -log p of the tokens drawn",
+        "full": said("reports.shelves.laws.policys_mean_next_token"),
+        "sampled": said("reports.shelves.laws.sampled_entropy_mean_log"),
     }[fits[0].entropy]
     counts = [len(fit.runs) for fit in fits]
     parts = [
-        f"H: {what}. Each point is the mean over an equal share of a seed's steps, at most {STRETCHES} per seed"
-        f" ({seeds_per_arm(counts)}); filled: the first {FIRST_FRAC:.0%} of training, hollow: later.",
-        "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin beyond the points"
-        f"{_ceilings(fits, alpha, view)}. Dots: R = -a exp(c H) + b with a free exponent c; where the two part beyond"
-        " the points, the ceiling rests on the form and not on the data.",
-        f"Dashed: the law of the first {FIRST_FRAC:.0%} alone; band: the {percent(1 - alpha)} interval of that line,"
-        " not of single points. This forecast wins if its a is above 0 by the 95% interval and its error on the later"
-        " steps is below those of the last value, of a line in log step, and of a straight line in H that knows the"
-        " same entropies.",
+        said(
+            "reports.shelves.laws.h_each_point_mean",
+            what=what,
+            stretches=STRETCHES,
+            seeds_per_arm=seeds_per_arm(counts),
+            first_frac=FIRST_FRAC,
+        ),
+        said("reports.shelves.laws.line_r_exp_h", ceilings=_ceilings(fits, alpha, view)),
+        said("reports.shelves.laws.dashed_law_first_alone", first_frac=FIRST_FRAC, level=percent(1 - alpha)),
     ]
     ends = [*_ends_of_bars(fits), *_ends_of_bands(fits)]
     if min(ends, default=view[0]) < view[0] or max(ends, default=view[1]) > view[1]:
-        parts.append("Bars and bands that reach the edge extend beyond it.")
+        parts.append(said("reports.shelves.laws.bars_bands_reach_edge"))
     if any(fit.law is None for fit in fits):
-        parts.append("If a fit is refused, its panel says why.")
+        parts.append(said("reports.shelves.laws.if_fit_refused_its"))
     acting = [fit.arm for fit in fits if fit.interventions]
     if acting:
-        parts.append(f"Arms that act on entropy, for which the law is not expected to hold: {', '.join(acting)}.")
+        parts.append(said("reports.shelves.laws.arms_act_on_entropy", acting=", ".join(acting)))
     hot = sorted({fit.temperature for fit in fits} - {1.0})
     if hot:
-        parts.append(f"Entropy recorded at temperature {', '.join(f'{t:g}' for t in hot)} is not the law's H.")
+        parts.append(
+            said("reports.shelves.laws.entropy_recorded_temperature_not", hot=", ".join(f"{t:g}" for t in hot))
+        )
     return " ".join(parts)
 
 
 ENTROPY_LAW = Figure(
     name="entropy_law",
-    title="Reward against entropy, with the fitted law",
+    title=said("reports.shelves.laws.reward_against_entropy_fitted"),
     draw=draw_entropy_law,
     group="Policy",
     order=100,

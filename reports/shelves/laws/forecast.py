@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.errors import InvalidError
 from reports.shelves.laws.entropy import (
     MIN_POINTS,
     EntropyLaw,
@@ -71,7 +72,7 @@ def forecast(runs: Sequence[EntropyRun], first_frac: float = FIRST_FRAC) -> Fore
     is not between 0 and 1.
     """
     if not 0 < first_frac < 1:
-        raise ValueError(f"first_frac is {first_frac}: the share of a run that is fitted lies between 0 and 1")
+        raise InvalidError("reports.shelves.laws.first_frac_out_of_range", first_frac=first_frac)
     heads = [first_part(run, first_frac) for run in runs]
     first = [_part(run, head) for run, head in zip(runs, heads, strict=True) if head.any()]
     n_first = sum(map(len, first))

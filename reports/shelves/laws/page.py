@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from harness.words import said
 from reports.formats import MISSING, Table, number, p_value, percent, points, signed_pp, tokens
 from reports.measure.measurements import finite
 from reports.page.section import Section
@@ -122,31 +123,7 @@ def _contrast_fields(contrast: LawContrast) -> dict[str, object]:
     }
 
 
-ENTROPY_NOTE = (
-    "R = −a·exp(H) + b (Cui et al. 2505.22617), by least squares on all seeds pooled; the fits of single seeds are "
-    "in report.json. R is the training reward, or the score in percent, with the score before training at the "
-    "entropy of the first step. H is the policy's mean entropy in nats {kinds}. Brackets: {level} intervals by a "
-    "jackknife over whole runs; with one seed over blocks of its steps, which leaves training variance out, and with "
-    "20 steps a nominal 95% interval then covers about 90% of the time. Ceiling: R at H = 0, with "
-    "the paired difference of its seeds from the baseline's; p is not corrected for the number of arms. Exponent: c of "
-    "a free fit of R = −a·exp(c·H) + b, with its own ceiling; the law has c = 1. Forecast: the law of the first 30% of "
-    "training, given the later entropies, against the last value, a line in log step, and a line in H that is given "
-    "the same entropies (each run's or that of all pooled, whichever is better), by root mean squared errors on the "
-    "rest. It beats them if its error is the smallest and its a is above 0 by the 95% interval."
-)
-KINDS = {"full": "over the whole vocabulary", "sampled": "of the sampled tokens (mean of −log p)"}
-COMPUTE_NOTE = (
-    "R = start + (asymptote − start) / (1 + (midpoint / tokens)^exponent), the sigmoid of 2510.13786, fitted to the "
-    "evaluations along training of all seeds pooled; scores are in percent. The asymptote is its ceiling, the exponent "
-    "its efficiency. Brackets: {level} intervals by a jackknife over whole runs; with one seed over its evaluations, "
-    "which leaves training variance out. A sigmoid is refused if it fits noise without a trend as well in more than 5% "
-    "of cases; with fewer than six runs this assumes noise that drifts, with a correlation of 0.9 from one evaluation "
-    "to the next. Against the baseline: asymptote minus asymptote in percentage points, exponent over exponent, "
-    "midpoint over midpoint, by a "
-    "jackknife that leaves a seed out of both arms at once. These intervals share the sweep's level among the arms, "
-    "once for ceilings and once for efficiencies. Inconclusive: the interval contains no "
-    "difference, or a curve does not bend enough to say where it ends."
-)
+KINDS = {"full": "over the whole vocabulary", "sampled": said("reports.shelves.laws.sampled_tokens_mean_log")}
 
 
 def law_tables(analysis: Analysis) -> list[Table]:
@@ -172,7 +149,7 @@ def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
 def _entropy_table(fits: Sequence[EntropyFit]) -> Table:
     level = percent(1 - fits[0].alpha)
     kinds = " and ".join(KINDS[kind] for kind in KINDS if any(fit.entropy == kind for fit in fits))
-    note = ENTROPY_NOTE.format(kinds=kinds, level=level)
+    note = said("reports.shelves.laws.entropy_note", kinds=kinds, level=level)
     a, b, ceiling, gain, exponent, free_ceiling = (
         f"{name}, {level} interval"
         for name in ("a", "b", "ceiling", "ceiling − baseline's", "exponent", "ceiling with a free exponent")
@@ -200,29 +177,23 @@ def _entropy_remarks(fit: EntropyFit) -> list[str]:
     if fit.a is None:
         remarks.append(f"Refused: {fit.refused}.")
     elif fit.a.high < 0:
-        remarks.append("a is below 0: the reward rises with the entropy, and the law has no ceiling.")
+        remarks.append(said("reports.shelves.laws.below_0_reward_rises"))
     elif fit.a.low <= 0:
-        remarks.append(
-            "The interval of a contains 0: the reward may not follow the entropy, and there may be no ceiling."
-        )
+        remarks.append(said("reports.shelves.laws.interval_contains_0_reward"))
     if fit.contradicts_the_form:
-        remarks.append(
-            "The interval of the exponent excludes 1: the points do not bend as exp(H) does, and what the law says"
-            " beyond them rests on a form that they contradict."
-        )
+        remarks.append(said("reports.shelves.laws.interval_exponent_excludes_1"))
     if fit.exponent is not None and fit.form_moves_ceiling:
-        remarks.append(
-            f"With a free exponent the ceiling is {number(fit.exponent.ceiling)}, outside the interval of the"
-            " law's: the error of the form is larger than the interval."
-        )
+        remarks.append(said("reports.shelves.laws.free_exponent_ceiling_outside", ceiling=number(fit.exponent.ceiling)))
     if fit.forecast is not None:
-        remarks.append(f"The forecast {'beats' if fit.forecast.beats else 'does not beat'} its rivals.")
+        remarks.append(
+            said("reports.shelves.laws.forecast_its_rivals", beats="beats" if fit.forecast.beats else "does not beat")
+        )
     elif not fit.refused:
         remarks.append(f"No forecast: {fit.forecast_refused}.")
     if fit.interventions:
-        remarks.append(f"Acts on entropy ({', '.join(fit.interventions)}): the law is not expected to hold.")
+        remarks.append(said("reports.shelves.laws.acts_on_entropy_law", interventions=", ".join(fit.interventions)))
     if fit.temperature != 1:
-        remarks.append(f"Entropy at temperature {fit.temperature:g}, which is not the law's H.")
+        remarks.append(said("reports.shelves.laws.entropy_temperature_which_not", temperature=fit.temperature))
     return remarks
 
 
@@ -281,7 +252,7 @@ def _compute_table(fits: Sequence[ComputeFit]) -> Table:
             _compute_remark(fit),
         ]
         for fit in fits
-    ], COMPUTE_NOTE.format(level=level))  # fmt: skip
+    ], said("reports.shelves.laws.compute_note", level=level))  # fmt: skip
 
 
 def _against_baseline(contrast: LawContrast | None) -> list[str]:
@@ -309,4 +280,4 @@ def _compute_remark(fit: ComputeFit) -> str:
     return f"Not compared: {fit.contrast.undecided}." if fit.contrast is not None and fit.contrast.undecided else ""
 
 
-LAWS = Section("laws", "the entropy-reward law and the law of compute, fitted to each arm", law_rows, law_tables)
+LAWS = Section("laws", said("reports.shelves.laws.entropy_reward_law_law"), law_rows, law_tables)

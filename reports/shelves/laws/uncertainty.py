@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.errors import InvalidError
 from reports.shelves.laws.entropy import (
     EntropyRun,
     FloatArray,
@@ -66,7 +67,7 @@ class Jackknife:
         or the numbers of runs differ.
         """
         if self.block_points is not None or other.block_points is not None or len(self.changes) != len(other.changes):
-            raise ValueError("only fits to equally many whole runs can be paired")
+            raise InvalidError("reports.shelves.laws.runs_do_not_pair")
         return Jackknife(self.changes - other.changes, self.df, None)
 
     def half_widths(self, gradients: FloatArray, alpha: float = 0.05) -> FloatArray:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.drawing.curves import (
     MAX_OVERLAID_ARMS,
     PANEL_CHARACTERS,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-X_LABEL = "KL to the starting policy (nats, square-root scale)"
+X_LABEL = said("reports.shelves.learned.kl_starting_policy_nats")
 Y_LABELS = ("proxy (sd)", "truth (% right)")
 BEST_OF_N = "best of n"
 # The smallest distance of two ticks, as a share of the square-root axis: closer ticks would touch.
@@ -168,17 +169,12 @@ def _ticks(largest: float) -> list[float]:
 def _caption(paths: Mapping[str, ArmPaths], has_yardstick: bool) -> str:
     counts = [len(found.seeds) for found in paths.values()]
     parts = [
-        "Above: the reward by the arm's reward model, in standard deviations of this model, so arms with different ones"
-        " share no scale. Below: the true verdict on the same completions, those of the training batches. x: the mean"
-        " KL of a completion to the starting policy, on a square-root scale. Paths follow training: each of at most"
-        f" {STRETCHES} points is the mean over an equal share of a cell's steps, and the large marker is the end."
-        f" Seeds: {seeds_per_arm(counts)}; no bands."
+        said(
+            "reports.shelves.learned.above_reward_arms_reward", stretches=STRETCHES, seeds_per_arm=seeds_per_arm(counts)
+        )
     ]
     if has_yardstick:
-        parts.append(
-            "Dotted grey here: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on"
-            " problems of the evaluation."
-        )
+        parts.append(said("reports.shelves.learned.dotted_grey_here_best"))
     return " ".join(parts)
 
 
@@ -207,7 +203,7 @@ def _rows(paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick]) ->
 
 OVEROPTIMISATION = Figure(
     name="overoptimisation",
-    title="Proxy and truth along training",
+    title=said("reports.shelves.learned.proxy_truth_along_training"),
     draw=draw_overoptimisation,
     group="Learning",
     order=50,

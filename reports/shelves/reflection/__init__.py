@@ -19,6 +19,7 @@ import numpy as np
 
 from harness.records.embeddings import REFLECTION_WORDS
 from harness.records.rollouts import spread
+from harness.words import said
 from reports.formats import MISSING, Table, number, percent, ratio
 from reports.measure import Analysis, derived
 from reports.processes import each_in_processes
@@ -228,14 +229,7 @@ TABLE_COLUMNS = [
     *("right with it", "right without", "log-prob", "entropy", "advantage"),
     *("ratio, first to last", "clipped or masked"),
 ]
-TABLE_NOTE = (
-    "They are counted in completions drawn in training, all seeds together, as whole words in upper or lower case; "
-    f"at most {MOST_FILES} files of completions are read, spread over training. Before training: in the first step's "
-    "completions; at the end: in the last fifth of the steps. From the log-prob on, a cell holds the mean over the "
-    "tokens that wrote the word / the mean over all other tokens. Ratio: at the first and the last optimiser step on "
-    "a rollout batch. These numbers describe; nothing is tested. An answer with such a word need not be right or "
-    "wrong because of it."
-)
+TABLE_NOTE = said("reports.shelves.reflection.they_counted_completions_drawn", most_files=MOST_FILES)
 
 
 def reflection_table(reflection: Reflection) -> Table:
@@ -245,15 +239,21 @@ def reflection_table(reflection: Reflection) -> Table:
     """
     names = ", ".join(reflection.words)
     if not reflection.n_completions:
-        return Table(
-            TABLE_TITLE, [], [], f"No completions drawn in training are recorded, so nothing is known of {names}."
-        )
+        return Table(TABLE_TITLE, [], [], said("reports.shelves.reflection.no_completions_drawn_training", names=names))
     if not reflection.arms:
-        return Table(TABLE_TITLE, [], [], f"None of {names} occurs in the {reflection.n_completions:,} completions.")
+        return Table(
+            TABLE_TITLE,
+            [],
+            [],
+            said(
+                "reports.shelves.reflection.none_occurs_completions",
+                names=names,
+                n_completions=reflection.n_completions,
+            ),
+        )
     unrecorded = dict.fromkeys(row.arm for row in reflection.arms if row.n_occurrences and not row.n_tokens_recorded)
     missing = (
-        f" No tokens are recorded for {', '.join(unrecorded)} (they learn from pairs, or "
-        "train.token_records_max_tokens left their steps out)."
+        said("reports.shelves.reflection.no_tokens_recorded_for", unrecorded=", ".join(unrecorded))
         if unrecorded
         else ""
     )
@@ -273,7 +273,7 @@ def _absence(reflection: Reflection) -> str:
         if without := tuple(arm for arm in arms if (arm, word) not in written):
             never.setdefault(without, []).append(word)
     parts = [f"by {'any arm' if by == arms else ', '.join(by)}: {', '.join(words)}" for by, words in never.items()]
-    return f" Never written in these completions {'; '.join(parts)}." if parts else ""
+    return said("reports.shelves.reflection.never_written_these_completions", parts="; ".join(parts)) if parts else ""
 
 
 def _row(row: ArmWords) -> list[str]:

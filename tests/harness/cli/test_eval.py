@@ -14,6 +14,7 @@ import pytest
 import harness.tracking as tracking
 from harness.records import CellRecord, cell_directory_name
 from harness.records.files import append_jsonl, read_jsonl, read_problems
+from tests.frozen import frozen
 from tests.harness.cli.conftest import Bench
 from tests.harness.shelves.code.sums_with_tests import write_sums
 
@@ -38,7 +39,7 @@ def test_a_model_is_evaluated_and_the_same_command_draws_nothing(bench: Bench, l
     assert (evaluation["task"], evaluation["n_problems"], evaluation["n_samples"]) == ("arithmetic", 6, 4)
     assert {"pass@1", "pass@2", "pass@4", "avg@n"} <= evaluation["metrics"].keys()
     assert json.loads(json.dumps(logged)) == [evaluation]
-    assert "loading tiny" in first.err and "arithmetic: sample 24/24" in first.err
+    assert "loading" in first.err and "sample 24/24" in first.err
     again = bench("eval", "builtin:tiny", *SMALL, "--samples", "4", "--temperature", "1", "--json")
     assert again.document == first.document
     assert "loading" not in again.err
@@ -46,10 +47,11 @@ def test_a_model_is_evaluated_and_the_same_command_draws_nothing(bench: Bench, l
 
 def test_for_people(bench: Bench, logged: list[Any]) -> None:
     text = bench("eval", "builtin:tiny", *SMALL).out
-    for words in ("tiny", "arithmetic", "pass@1", "standard error (pp)", "samples: home/evals/tiny/arithmetic-"):
-        assert words in text
     (page,) = Path("home/evals/tiny").glob("*/samples.html")
-    assert "All 6 samples that were recorded." in page.read_text()
+    assert page.read_text().count('<article class="sample">') == 6
+    # Another processor may round otherwise, so the scores are left out.
+    text = re.sub(r"\d+\.\d+", "N", re.sub(r"arithmetic-\w+", "arithmetic-HASH", text))
+    frozen("cli/eval", re.sub(" +", " ", text))
 
 
 @pytest.fixture(scope="module")
@@ -68,21 +70,20 @@ def test_each_thinking_budget_is_an_evaluation(bench: Bench, logged: list[Any], 
     assert result.code == 0, result.err
     assert [one["thinking_budget_tokens"] for one in result.document["evaluations"]] == [2, 60]
     assert len({one["path"] for one in result.document["evaluations"]}) == 2
-    refused = bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "2")
-    assert refused.code == 2 and "model's context of 128 tokens" in refused.err
+    assert bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "2").code == 2
 
 
 def test_a_presets_length_is_fitted_to_the_context(bench: Bench, logged: list[Any], roomy: Path) -> None:
     words = ("--tasks", "arithmetic", "--problems", "4", "--home", "home", "--json")
     result = bench("eval", "builtin:tiny", *words)
     assert result.code == 0, result.err
-    longest = 128 - int(re.search(r"up to (\d+) tokens, where the model's context ends", result.err)[1])  # type: ignore[index]
+    longest = 128 - int(re.search(r"up to (\d+) tokens", result.err)[1])  # type: ignore[index]
     assert 10 < longest < 40
     assert bench("eval", roomy, *words, "--thinking-budget", "30").code == 0
-    refused = bench("eval", "builtin:tiny", *words, "--max-completion-tokens", "32768")
-    assert refused.code == 2 and "max_completion_tokens=32768 exceed the model's context" in refused.err
-    tight = bench("eval", "builtin:tiny", *words, "--thinking-budget", "30")
-    assert tight.code == 2 and "has no room for an answer behind a prompt of" in tight.err
+    bench("eval", "builtin:tiny", *words, "--max-completion-tokens", "32768").refused(
+        "sampling.question_exceeds_context"
+    )
+    bench("eval", "builtin:tiny", *words, "--thinking-budget", "30").refused("sampling.no_room_for_answer")
 
 
 def test_a_server_that_is_away_costs_only_a_warning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ def test_a_server_that_is_away_costs_only_a_warning(bench: Bench, monkeypatch: p
     monkeypatch.setattr(tracking, "log_evaluation", away)
     result = bench("eval", "builtin:tiny", *SMALL, "--json")
     assert result.code == 0 and result.document["evaluations"]
-    assert "warning: MLflow is away" in result.err
+    assert "MLflow is away" in [line.removeprefix("warning: ").rstrip(".") for line in result.err.splitlines()]
 
 
 def test_problems_of_another_source_are_another_evaluation(bench: Bench, logged: list[Any]) -> None:
@@ -130,7 +131,7 @@ def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Ben
             "name: mine\ntemplate: plain\ngrader: exact\nsplits:\n  test: {file: mine.jsonl}\n"
         )
     result = bench("eval", "builtin:tiny", "--tasks", "one.yaml,other.yaml", "--home", "home")
-    assert result.code == 2 and "both are named mine" in result.err
+    result.refused("evaluate.duplicate_task_name")
     twice = bench("eval", "builtin:tiny", *SMALL, "--tasks", "arithmetic,arithmetic", "--json")
     assert len(twice.document["evaluations"]) == 1
 
@@ -139,53 +140,48 @@ def test_a_cell_that_was_renamed_is_refused(bench: Bench) -> None:
     Path("renamed/checkpoints/step-000003").mkdir(parents=True)
     Path("renamed/checkpoints/step-000003/checkpoint.json").write_text("{}")
     for given in ("renamed", "renamed/checkpoints/step-000003"):
-        result = bench("eval", given)
-        assert result.code == 2 and "is not named <arm>-s<seed>-<hash10>" in result.err
+        bench("eval", given).refused("plan.checkpoint_of_no_cell")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--tasks", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic"),
-        (["--preset", "gredy"], "unknown sampling preset 'gredy'; did you mean greedy?"),
-        (["--tasks", ","], "--tasks is ',', but must be one or more names"),
-        (["--k", "8"], "--k 8 with 1 samples per problem of arithmetic: pass@k needs 1 <= k <= samples"),
-        (["--k", "0"], "--k is '0', but must be positive integers"),
-        (["--samples", "4"], "4 samples per problem at temperature 0 would all be the same"),
-        (["--grader", "numerical"], "unknown grader 'numerical'; did you mean numeric?"),
-        (["--template", "box"], "unknown template 'box'; did you mean boxed?"),
-        (["--engine", "tgi"], "rollout.engine"),
-        (["--regrade"], "6 samples are not there, and --regrade draws none"),
-        (["--top-p", "0"], "--top-p is 0, but must be above 0"),
-        (["--k", ""], "--k is '', but must be one or more names"),
-        (["--thinking-budget", "a"], "--thinking-budget is 'a', but must be positive integers"),
-    ],
-)
-def test_bad_input(bench: Bench, logged: list[Any], words: list[str], says: str) -> None:
-    result = bench("eval", "builtin:tiny", *SMALL, *words)
-    assert (result.code, result.out) == (2, "")
-    assert says in result.err and "Traceback" not in result.err
+def test_bad_input(bench: Bench, logged: list[Any]) -> None:
+    for words, code, fields in [
+        (["--tasks", "arithmetik"], "bench.unknown_name", {"noun": "task"}),
+        (["--preset", "gredy"], "evaluate.unknown_preset", {}),
+        (["--tasks", ","], "cli.not_a_name_list", {"option": "--tasks"}),
+        (["--k", "8"], "evaluate.k_above_samples", {}),
+        (["--k", "0"], "cli.not_numbers", {"option": "--k"}),
+        (["--samples", "4"], "evaluate.identical_greedy_samples", {}),
+        (["--grader", "numerical"], "bench.unknown_name", {"noun": "grader"}),
+        (["--template", "box"], "bench.unknown_name", {"noun": "template"}),
+        (["--engine", "tgi"], "bench.unknown_name", {"noun": "engine"}),
+        (["--regrade"], "evaluate.samples_not_stored", {}),
+        (["--top-p", "0"], "cli.top_p_zero", {}),
+        (["--k", ""], "cli.not_a_name_list", {"option": "--k"}),
+        (["--thinking-budget", "a"], "cli.not_numbers", {"option": "--thinking-budget"}),
+    ]:
+        bench("eval", "builtin:tiny", *SMALL, *words).refused(code, **fields)
     assert logged == []
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "code", "fields"),
     [
-        ([], "nothing to evaluate: give --tasks A,B (see `bench ls tasks`), or --lm-eval A,B"),
-        (["--lm-eval", "gsm8k", "--samples", "4"], "--samples would do nothing without --tasks"),
-        (["--lm-eval", "gsm8k", "--k", "1", "--memorisation"], "--k, --memorisation would do nothing without --tasks"),
+        ([], "cli.nothing_to_evaluate", {}),
+        (["--lm-eval", "gsm8k", "--samples", "4"], "cli.options_without_effect", {"needed": "--tasks"}),
         (
-            ["--tasks", "arithmetic", "--apply-chat-template"],
-            "--apply-chat-template would do nothing without --lm-eval",
+            ["--lm-eval", "gsm8k", "--k", "1", "--memorisation"],
+            "cli.options_without_effect",
+            {"options": "--k, --memorisation"},
         ),
-        (["--tasks", "arithmetic", "--regrade", "--memorisation"], "--regrade draws nothing, but"),
-        (["--tasks", "arithmetic", "--baseline", "nowhere"], "'nowhere' is not a model"),
+        (["--tasks", "arithmetic", "--apply-chat-template"], "cli.options_without_effect", {"needed": "--lm-eval"}),
+        (["--tasks", "arithmetic", "--regrade", "--memorisation"], "cli.regrade_with_drawing", {}),
+        (["--tasks", "arithmetic", "--baseline", "nowhere"], "plan.not_a_model", {"given": "nowhere"}),
+        (["--tasks", "arithmetic", "--preset", "cell"], "evaluate.preset_without_cell", {}),
     ],
 )
-def test_options_that_go_together(bench: Bench, logged: list[Any], words: list[str], says: str) -> None:
-    result = bench("eval", "builtin:tiny", *words, "--home", "home")
-    assert (result.code, result.out) == (2, "")
-    assert says in result.err and "Traceback" not in result.err
+def test_options_that_go_together(bench: Bench, words: list[str], code: str, fields: dict[str, str]) -> None:
+    bench("eval", "builtin:tiny", *words, "--home", "home").refused(code, **fields)
+    bench("eval", "nowhere", *SMALL).refused("plan.not_a_model", given="nowhere")
 
 
 def test_change_from_a_baseline_on_the_same_problems(bench: Bench, logged: list[Any], tmp_path: Path) -> None:
@@ -206,15 +202,14 @@ def test_change_from_a_baseline_on_the_same_problems(bench: Bench, logged: list[
 def test_accuracy_against_thinking_budget_is_drawn(bench: Bench, logged: list[Any], roomy: Path) -> None:
     out = bench("eval", roomy, *SMALL, "--thinking-budget", "40,60").out
     (path,) = Path("home/evals/model").glob("thinking_budget-*.svg")
-    assert f"accuracy against thinking budget: {path}" in out
+    assert str(path) in out
     assert path.read_text().startswith("<?xml") and path.with_suffix(".png").exists()
-    assert "budget: home" not in bench("eval", roomy, *SMALL, "--thinking-budget", "40").out
+    assert ".svg" not in bench("eval", roomy, *SMALL, "--thinking-budget", "40").out
 
 
 def test_statements_known_by_heart_are_looked_for(bench: Bench, logged: list[Any]) -> None:
-    result = bench("eval", "builtin:tiny", *SMALL, "--memorisation")
-    assert result.code == 2  # sums are too short to be known by heart
-    assert "none of 6 problems has a statement of which 5 words are left" in result.err
+    # Sums are too short to be known by heart.
+    bench("eval", "builtin:tiny", *SMALL, "--memorisation").ended(2, "shelves.memorisation.statements_too_short")
     Path("mine.jsonl").write_text(json.dumps({"problem": "1 + 2 + 3 + 4 + 5 + 6 + 7 = what", "answer": "28"}) + "\n")
     Path("mine.yaml").write_text("name: mine\ntemplate: plain\ngrader: numeric\nsplits:\n  test: {file: mine.jsonl}\n")
     words = ("--tasks", "mine.yaml", "--max-completion-tokens", "40", "--home", "home", "--memorisation")
@@ -222,13 +217,6 @@ def test_statements_known_by_heart_are_looked_for(bench: Bench, logged: list[Any
     assert result.code == 0, result.err
     (found,) = result.document["memorisation"]
     assert (found["task"], found["problems"], found["skipped"]) == ("mine", 1, 0)
-    assert "completed word for word" in bench("eval", "builtin:tiny", *words).out
-
-
-def test_a_model_that_is_not_there(bench: Bench) -> None:
-    result = bench("eval", "nowhere", *SMALL)
-    assert result.code == 2
-    assert "'nowhere' is not a model" in result.err
 
 
 @pytest.fixture(scope="module")
@@ -269,9 +257,9 @@ def test_a_cells_own_evaluation_draws_nothing(bench: Bench, logged: list[Any], c
     (evaluation,) = found.document["evaluations"]
     own = {name: value for name, value in score["metrics"].items() if name != "ece"}
     assert evaluation["metrics"] == own
-    assert "arithmetic: 32 samples are taken over from the cell" in found.err and "loading" not in found.err
+    assert " 32 samples " in found.err and "loading" not in found.err
     again = bench("eval", cell.path, "--tasks", "arithmetic", "--preset", "cell", "--home", "home", "--json")
-    assert again.document == found.document and "taken over" not in again.err
+    assert again.document == found.document and " 32 samples " not in again.err
     store = Path(evaluation["path"])
     problems = [row["problem_id"] for row in read_problems(store / "problems.jsonl")]
     rows = pyarrow.parquet.read_table(store / "evals.parquet").to_pylist()
@@ -284,13 +272,10 @@ def test_more_samples_of_a_cell_are_added_to_its_own(
     """They are those that would have been drawn at once."""
     more = bench("eval", done_cell.path, "--samples", "6", "--home", "home", "--json")
     assert more.code == 0, more.err
-    assert "32 samples are taken over" in more.err and "sample 16/16" in more.err
+    assert " 32 samples " in more.err and "sample 16/16" in more.err
     monkeypatch.setattr("harness.run.evaluator.EarlierEvaluations.samples", lambda self, step, conditions: [])
     fresh = bench("eval", done_cell.path, "--samples", "6", "--home", "other", "--json")
-    assert (
-        "are not taken over: problems, prompts or code are not what they were" in fresh.err
-        and "sample 48/48" in fresh.err
-    )
+    assert "sample 48/48" in fresh.err
     (one,), (other,) = more.document["evaluations"], fresh.document["evaluations"]
     assert one["metrics"] == other["metrics"]
 
@@ -315,11 +300,6 @@ def test_samples_of_other_conditions_are_not_the_cells(
     assert "taken over" not in found.err and "sample 2/2" in found.err
 
 
-def test_only_a_cell_has_an_evaluation_of_its_own(bench: Bench) -> None:
-    result = bench("eval", "builtin:tiny", "--tasks", "arithmetic", "--preset", "cell")
-    assert result.code == 2 and "--preset cell means a cell's own evaluation, and tiny is no cell" in result.err
-
-
 def test_a_cell_is_told_what_its_training_gives_away(bench: Bench, logged: list[Any], tmp_path: Path) -> None:
     from tests.harness.evaluate.test_subject import cell_of
     from tests.harness.run.small import small_spec
@@ -327,7 +307,7 @@ def test_a_cell_is_told_what_its_training_gives_away(bench: Bench, logged: list[
     cell = cell_of(tmp_path / "home", small_spec(), change=0.0)
     result = bench("eval", cell, *SMALL, "--json")
     assert result.code == 0, result.err
-    assert "arithmetic: of 6 held-out problems 0 are training prompts" in result.err
+    assert re.search("arithmetic: .* 6 .* 0 ", result.err), "of so many problems none is a training prompt"
     spec = json.loads((Path(result.document["evaluations"][0]["path"]) / "spec.json").read_text())
     assert spec["seed"] == 0
 
@@ -373,7 +353,8 @@ def test_programs_are_run_only_if_that_is_allowed(
     task, by_number = write_sums(tmp_path, monkeypatch)
     command = ("eval", "builtin:tiny", "--max-completion-tokens", "40", "--home", "home", "--json", "--tasks")
     refused = bench(*command, task)
-    assert refused.code == 2 and "then give --allow-code" in refused.err and "loading" not in refused.err
+    refused.refused("evaluate.code_not_allowed")
+    assert "loading" not in refused.err
     (by_tests,) = bench(*command, task, "--allow-code").document["evaluations"]
     (known,) = bench(*command, by_number, "--home", "other").document["evaluations"]
     assert by_tests["metrics"]["pass@1"] == known["metrics"]["pass@1"]

@@ -74,11 +74,10 @@ def test_a_task_is_run_once_and_logged(bench: Bench, tasks: Path, monkeypatch: p
         one.answer for one in get_task("arithmetic").split("test").load()[:4]
     ]
     page = (folder / "samples.html").read_text()
-    assert "All 4 documents that were recorded, as lm-eval graded them." in page
     assert page.count("exact_match of last") == 4 and f"reference: <code>{kept['rows'][0]['reference']}</code>" in page
     samples = (folder / "samples.jsonl").read_text()
     assert samples.count("\n") == 4
-    assert "loading tiny" in first.err and len(logged) == 1
+    assert "loading" in first.err and len(logged) == 1
 
     again = bench("eval", "builtin:tiny", *words(tasks), "--problems", "4", "--json")
     assert again.document == first.document
@@ -105,9 +104,9 @@ def test_before_and_after_are_paired_by_document(
     assert change["difference"] == pytest.approx(sum(after - before for before, after in pairs) / 6)
     assert change["n_problems"] == 6
     text = bench(*asked).out
-    assert "against tiny, paired by problem" in text and "exact_match" in text
+    assert "exact_match" in text
     page = Path(result.document["lm_eval"]["path"]) / "samples.html"
-    assert f"samples: {page}" in text and "All 12 documents that were recorded" in page.read_text()
+    assert f"samples: {page}" in text and page.read_text().count("exact_match of last") == 12
 
 
 def test_a_multiple_choice_is_evaluated_as_in_a_sweep(
@@ -131,21 +130,21 @@ def test_a_multiple_choice_is_evaluated_as_in_a_sweep(
     assert again["metrics"] == document["metrics"]
     more = bench(*asked, "--problems", 2, "--samples", 4, "--temperature", 1, "--json")
     assert [one["n_samples"] for one in more.document["evaluations"]] == [4, 1]
-    assert "--samples does not count here" in more.err
-    assert f"the problems of {name} give choices" in bench(*asked, "--thinking-budget", 4).err
+    assert "--samples" in more.err
+    assert bench(*asked, "--thinking-budget", 4).code == 2
     choosing = ["--lm-eval", "by_length", "--include-path", tmp_path / "choices", "--home", "home"]
-    assert "give it as `--tasks lm_eval:by_length`" in bench("eval", "builtin:tiny", *choosing).err
+    assert "lm_eval:by_length" in bench("eval", "builtin:tiny", *choosing).err
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "part"),
     [
         # lm-eval reads all its thousands of tasks to know that there is no such one: minutes on 2 cores.
-        pytest.param(["--lm-eval", "summs"], "unknown lm-eval task 'summs'; did you mean sums", marks=pytest.mark.long),
-        (["--include-path", "nowhere"], "include_path is nowhere, which is not a folder"),
+        pytest.param(["--lm-eval", "summs"], "'summs'", marks=pytest.mark.long),
+        (["--include-path", "nowhere"], "include_path is nowhere"),
     ],
 )
-def test_bad_input(bench: Bench, tasks: Path, given: list[str], says: str) -> None:
+def test_bad_input(bench: Bench, tasks: Path, given: list[str], part: str) -> None:
     result = bench("eval", "builtin:tiny", *words(tasks), *given)
     assert (result.code, result.out) == (2, "")
-    assert says in result.err and "Traceback" not in result.err
+    assert part in result.err and "Traceback" not in result.err

@@ -45,10 +45,7 @@ def test_more_samples_lack_only_the_evaluation(bench: Bench, tmp_path: Path) -> 
     assert states(bench, "mine", "--set", "eval.temperature=0.7") == {("pending", "evaluation")}
     assert states(bench, "mine", "--set", "train.steps=8") == {("pending", "training")}
     assert states(bench, "mine", "--seeds", "3") == {("done", None), ("pending", "training")}
-    told = bench("plan", "mine", "--home", "home").err
-    assert "continuing home/mine with the options of its last run: --set train.steps=7 --seeds 2" in told
-    people = bench("plan", "mine", "--home", "home", "--eval-samples", SAMPLES).out
-    assert "pending, only its evaluation" in people
+    assert "--set train.steps=7 --seeds 2" in bench("plan", "mine", "--home", "home").err
 
 
 def changed(bench: Bench, *words: Any) -> dict[str, dict[str, list[Any]]]:
@@ -72,7 +69,6 @@ def test_a_plan_says_what_changed_against_the_nearest_finished_cell(bench: Bench
     assert other["objective.rule.type"] == ["ppo_clip", "cispo"]
     assert "(absent)" in other["objective.rule.clip_low"]
     people = bench("plan", "mine", "--home", "home", "--set", "train.steps=8").out
-    assert "changed in with, without against with-s0-" in people
     assert ": train.steps 9 -> 8\n" in people
 
 
@@ -80,10 +76,6 @@ def test_a_plan_says_when_no_knob_has_changed(bench: Bench, tmp_path: Path, monk
     asked(tmp_path / "home", str(write_sweep_file(tmp_path)), seeds=1)
     monkeypatch.setattr("harness.config.hashing.NUMERICS_VERSION", 999)
     assert changed(bench) == {"with": {}, "without": {}}
-    assert (
-        "no knob, so data, the model's files, the code of a plug-in or bench's numerics"
-        in bench("plan", "mine", "--home", "home").out
-    )
 
 
 def test_of_two_settings_of_a_knob_the_later_counts(tmp_path: Path) -> None:
@@ -109,22 +101,18 @@ def test_a_sweep_of_ones_own_is_only_known_by_its_records(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "code"),
     [
-        ((), "no sweep is given: name one, or give --from RUN."),
-        (("--from", "nowhere"), "sweep 'nowhere': no records in runs"),
-        (
-            ("--from", "home/mine", "--home", "home"),
-            "lies in home, where its finished cells would not be trained again",
-        ),
-        (("std_norm", "--from", "home/mine"), "leave out the sweep and the options that change the question"),
-        (("--from", "home/mine", "--seeds", "3"), "leave out the sweep and the options that change the question"),
+        ((), "cli.no_sweep_given"),
+        (("--from", "nowhere"), "bench.no_records_of_sweep"),
+        (("--from", "home/mine", "--home", "home"), "cli.repeat_in_same_home"),
+        (("std_norm", "--from", "home/mine"), "cli.from_with_question"),
+        (("--from", "home/mine", "--seeds", "3"), "cli.from_with_question"),
     ],
 )
-def test_a_run_that_cannot_be_repeated(bench: Bench, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+def test_a_run_that_cannot_be_repeated(bench: Bench, tmp_path: Path, words: tuple[str, ...], code: str) -> None:
     asked(tmp_path / "home", str(write_sweep_file(tmp_path)), seeds=1)
-    result = bench("run", *words)
-    assert result.code == 2 and says in result.err, result.err
+    bench("run", *words).refused(code)
     assert not (tmp_path / "runs").exists()
 
 
@@ -139,13 +127,14 @@ def test_cells_of_a_repeated_run_that_differ_are_named(
             append_jsonl(cell.path / "starts.jsonl", [start])
             cell.write_status("done", digest=f"{cell.arm}{home.name if cell.arm == 'without' else ''}")
     say_whether_equal(then / "mine", now / "mine")
-    assert f"weights: 1 of 2 cells end with the same as in {then}/mine; without-s0 differ" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert " 1 of 2 " in said and "without-s0" in said and "with-s0" not in said
     say_what_differs(then / "mine", make_plan(str(then / "mine")))
     said = capsys.readouterr().err
-    assert "python was 2.7, is 3." in said and "the hash of" not in said
+    assert " 2.7, is 3." in said and "with-s0" not in said
     monkeypatch.setattr("harness.config.hashing.NUMERICS_VERSION", 999)
     say_what_differs(then / "mine", make_plan(str(then / "mine")))
-    assert "the hash of with-s0, without-s0, since data, model files" in capsys.readouterr().err
+    assert "with-s0, without-s0" in capsys.readouterr().err
 
 
 AUTO = ["train.device=auto", "model.dtype=auto", "rollout.engine=torch"]
@@ -170,13 +159,10 @@ def test_cells_for_a_gpu_are_refused_where_there_is_none(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
-    [("lokal", "did you mean local?"), ("local:8", "'8' follows the name, but this executor takes no address")],
+    ("name", "code"), [("lokal", "bench.unknown_name"), ("local:8", "executors.address_not_taken")]
 )
-def test_an_executor_that_cannot_be_is_refused(bench: Bench, tmp_path: Path, name: str, problem: str) -> None:
-    result = bench("plan", write_sweep_file(tmp_path), "--home", "home", "--executor", name)
-    assert result.code == 2
-    assert problem in result.err
+def test_an_executor_that_cannot_be_is_refused(bench: Bench, tmp_path: Path, name: str, code: str) -> None:
+    bench("plan", write_sweep_file(tmp_path), "--home", "home", "--executor", name).refused(code)
 
 
 def test_a_plan_warns_where_cells_exceed_their_share_of_a_gpu(
@@ -187,8 +173,8 @@ def test_a_plan_warns_where_cells_exceed_their_share_of_a_gpu(
         monkeypatch.setattr("harness.cli.executor.ChosenExecutor.slots", slots)
         options = [word for setting in AUTO for word in ("--set", setting)]
         plan = bench("plan", write_sweep_file(tmp_path), "--home", "home", "--json", *options).document
-        return [one for one in plan["warnings"] if "may run out of memory" in one]
+        return [one for one in plan["warnings"] if "memory" in one]
 
     assert warnings(80) == []
     (warned,) = warnings(0.5)
-    assert "the smallest slot has 0.5 GB of GPU memory" in warned
+    assert " 0.5 GB " in warned

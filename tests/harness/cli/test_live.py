@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from harness.cli import live
+from tests.frozen import frozen
 
 
 def test_beyond_what_was_foreseen_there_is_no_eta(
@@ -40,14 +41,13 @@ def test_names_shares_and_times_stay_whole_on_every_terminal(monkeypatch: pytest
 
 
 def test_progress_is_told_by_what_will_end_the_cell() -> None:
-    assert live.how_far(30, 120, 0.25, "") == "step 30/120 (25%)"
-    assert live.how_far(30, 120, 0.5, "token budget") == "step 30, 50% of the token budget"
-    assert live.how_far(31, 120, 1.0, "FLOP budget") == "step 31: FLOP budget reached"
-    assert live.how_far(120, 120, 1.0, "token budget") == "step 120/120 (100%)"
+    cells = [(30, 120, 0.25, ""), (30, 120, 0.5, "token budget"), (31, 120, 1.0, "FLOP budget"), (120, 120, 1.0, "it")]
+    frozen("cli/progress", "\n".join(f"{cell}: {live.how_far(*cell)}" for cell in cells))
 
 
 def test_a_stage_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    phase = "loading the model"
     with live.LiveRun() as run:
         run.planned(2, 0)
-        run.stage("load", {"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0})
-    assert capsys.readouterr().err.splitlines()[-1].endswith("| loading the model")
+        run.stage("load", {"phase": phase, "step": 0, "steps": 0, "done_frac": 0.0})
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"| {phase}")

@@ -11,6 +11,7 @@ import pytest
 
 from harness import plugins
 from harness.cli.look import KINDS, WIDTH, _kinds
+from tests.frozen import frozen
 from tests.harness.cli.conftest import Bench
 from tests.harness.shelves.judges.judge_server import PAIR_JUDGE, write_judge
 
@@ -49,22 +50,20 @@ def test_a_word_filters_by_name_and_description(bench: Bench) -> None:
     assert "objective.critic.value_clip" in names
     assert "task.retire_at" in [row["name"] for row in bench("ls", "knobs", "scalerl", "--json").document]
     nothing = bench("ls", "knobs", "frobnicate")
-    assert (nothing.code, nothing.out, nothing.err) == (0, "", "no knobs with 'frobnicate'\n")
+    assert (nothing.code, nothing.out) == (0, "") and "'frobnicate'" in nothing.err
 
 
 def test_knobs_fit_a_terminal(bench: Bench) -> None:
     lines = bench("ls", "knobs").out.splitlines()
     assert max(map(len, lines)) <= WIDTH
     at = lines.index("objective.rule.clip_high")
-    assert lines[at + 1] == "    float (> 0); default 0.2"
+    assert lines[at + 1].split() == ["float", "(>", "0);", "default", "0.2"]
 
 
 def test_a_knob_is_shown_with_where_it_exists(bench: Bench) -> None:
     (knob,) = bench("show", "objective.rule.clip_high", "--json").document
     assert (knob["type"], knob["default"], knob["range"]) == ("float", "0.2", "> 0")
-    assert knob["exists"] == "with objective.rule.type=ppo_clip"
-    assert "exists: with objective.rule.type=ppo_clip" in bench("show", "objective.rule.clip_high").out
-    assert "exists" not in bench("show", "train.steps").out
+    frozen("cli/show_knob", bench("show", "objective.rule.clip_high").out + bench("show", "train.steps").out)
 
 
 def test_the_file_of_a_judge_is_checked_and_shown_with_its_defaults(bench: Bench, tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_the_file_of_a_judge_is_checked_and_shown_with_its_defaults(bench: Bench
     assert (shown["judge"], shown["concurrency"], shown["text"]) == (judge, 8, PAIR_JUDGE["text"])
     write_judge(tmp_path, parse="no group", address="http://localhost:1/v1")
     refused = bench("show", judge)
-    assert refused.code == 2 and "parse: has 0 groups, but needs one, around the verdict" in refused.err
+    assert (refused.code, refused.out) == (2, "") and "parse: " in refused.err
 
 
 def test_a_reward_part_is_shown_with_formula_traps_and_what_others_do(bench: Bench) -> None:
@@ -84,8 +83,6 @@ def test_a_reward_part_is_shown_with_formula_traps_and_what_others_do(bench: Ben
         shown = bench("show", name).out
         assert max(map(len, shown.splitlines())) <= WIDTH
         assert "Traps:" in shown
-    (jepo,) = bench("show", "jepo", "--json").document
-    assert "multi_sample: log of the mean of p_i" in jepo["about"]
 
 
 def test_things_that_share_a_name_are_all_shown(bench: Bench) -> None:
@@ -99,5 +96,4 @@ def test_a_module_that_is_named_adds_its_things(bench: Bench, tmp_path: Path) ->
     assert f"(from {path})" in bench("ls", "rules", "--plugin", "rule").out
     moved = ("--set", "objective.rule.type=spo")
     assert bench("show", "grpo", "--plugin", "rule", *moved, "--json").document["knobs"]["rule.type"] == "spo"
-    refused = bench("ls", "rules", "--plugin", "nothing_such")
-    assert (refused.code, "--plugin: there is no module nothing_such" in refused.err) == (2, True)
+    bench("ls", "rules", "--plugin", "nothing_such").refused("plugins.no_module", named_by="--plugin")

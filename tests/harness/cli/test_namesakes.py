@@ -26,10 +26,8 @@ def test_a_package_on_pythonpath(tmp_path: Path, name: str) -> None:
     (tmp_path / "theirs" / name / "__init__.py").touch()
     told = bench("ls", "tasks", "--json", cwd=tmp_path, path=[tmp_path / "theirs"])
     assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr == (
-        f"error: {tmp_path}/theirs/{name} stands before bench's own package {name} ({ROOT / name}). "
-        "Take its folder out of PYTHONPATH, or rename it.\n"
-    )
+    assert told.stderr.startswith(f"error: {tmp_path}/theirs/{name} ") and f"({ROOT / name})" in told.stderr
+    assert "PYTHONPATH" in told.stderr and "Traceback" not in told.stderr
 
 
 def test_a_module_in_the_current_folder(tmp_path: Path) -> None:
@@ -37,8 +35,7 @@ def test_a_module_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "evals.py").write_text("raise SystemExit('executed')", encoding="utf-8")
     told = bench("--help", cwd=tmp_path, path=[])
     assert told.returncode == 2
-    assert told.stderr.startswith(f"error: {tmp_path}/evals.py stands before bench's own package evals")
-    assert "Run from another folder, rename it, or set PYTHONSAFEPATH=1" in told.stderr
+    assert told.stderr.startswith(f"error: {tmp_path}/evals.py ") and "PYTHONSAFEPATH=1" in told.stderr
     assert bench("--help", cwd=tmp_path, path=[], PYTHONSAFEPATH="1").returncode == 0
 
 
@@ -50,7 +47,7 @@ def test_an_installed_package(tmp_path: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(theirs)!r}); from harness.cli import main; main()"
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=variables)
-    assert (told.returncode, "Uninstall it, or install bench in an environment" in told.stderr) == (2, True)
+    assert told.returncode == 2 and told.stderr.startswith(f"error: {theirs / 'evals'} ")
 
 
 def test_a_folder_of_files_is_no_package(tmp_path: Path) -> None:
@@ -69,6 +66,4 @@ def test_the_python_api_says_the_same(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert told.returncode == 1
-    assert told.stderr.splitlines()[-1].startswith(
-        f"harness.errors.RefusedError: {tmp_path}/evals stands before bench's own package evals ({ROOT / 'evals'})."
-    )
+    assert told.stderr.splitlines()[-1].startswith(f"harness.errors.RefusedError: {tmp_path}/evals ")

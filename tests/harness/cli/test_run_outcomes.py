@@ -36,19 +36,13 @@ def _without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_completions_that_cannot_fit_are_refused_before_any_cell(bench: Bench, tmp_path: Path) -> None:
     refused = bench("run", "aa", "--seeds", 1, *words({"rollout.max_completion_tokens": 400}))
-    assert refused.code == 2
-    assert "max_completion_tokens=400 exceed the model's context of 128 tokens" in refused.err
-    assert "Traceback" not in refused.err
+    refused.refused("sampling.question_exceeds_context")
     assert [cell.state for cell in read_sweep(tmp_path / "runs" / "aa").cells] == ["pending", "pending"]
 
-    report = bench("report", "aa")
-    assert report.code == 2
-    assert "no cell is done yet" in report.err
+    bench("report", "aa").refused("bench.no_cell_done")
 
     (tmp_path / "runs" / "aa" / "sweep.json").write_text('{"name": ')
-    damaged = bench("status", "aa")
-    assert damaged.code == 2
-    assert "sweep.json: is damaged" in damaged.err
+    assert bench("status", "aa").code == 2
 
 
 def test_a_diverged_arm_is_told_scored_and_kept(bench: Bench, tmp_path: Path) -> None:
@@ -59,10 +53,9 @@ def test_a_diverged_arm_is_told_scored_and_kept(bench: Bench, tmp_path: Path) ->
     )
     result = bench("run", sweep, *words({"train.checkpoint_every": 1, "train.warmup_steps": 0}))
     assert result.code == 0, result.err
-    assert "flagged: wild seed 0: nan, score_collapse, scored at step" in result.out
-    assert "flagged: tame" not in result.out
     report = json.loads((tmp_path / "runs" / "wild" / "report" / "report.json").read_text())
     assert [arm["n"] for arm in report["arms"]] == [1, 1]
+    assert {cell["arm"]: cell["flags"] for cell in report["cells"]} == {"tame": [], "wild": ["nan", "score_collapse"]}
 
 
 def test_json_is_printed_though_every_cell_failed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

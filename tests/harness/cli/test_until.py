@@ -17,6 +17,7 @@ from harness.run.question import write_question
 from harness.run.sweep import SweepRun
 from reports.measure import analyse
 from reports.page.document import report_document
+from tests.frozen import frozen
 from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import write_sweep_file
 from tests.reports.synthetic import write_cell
@@ -62,9 +63,7 @@ def test_it_stops_at_the_look_that_settles_all_and_says_so(bench: Bench, tmp_pat
     result = bench("run", sweep, "--until", "verdict")
     assert result.code == 0, result.err
     assert trained["seeds"] == [[*range(6)], [*range(6, 12)]]
-    assert "look 1 of 4, 6 seeds (at most 18 more): without inconclusive" in result.err
-    assert "look 2 of 4, 12 seeds (12 more are not needed): without better" in result.err
-    assert "(look 2 of 4 planned; 95% over all looks)" in result.out
+    frozen("cli/until_verdict", "".join(f"{line}\n" for line in result.err.splitlines() if line.startswith("look ")))
     record = read_sweep(tmp_path / "runs" / "mine")
     assert [design.looks for design in record.designs] == [[6, 12, 18, 24]]
     assert [(len(look.seeds), look.planned, look.verdicts["without"]) for look in record.looks] == [
@@ -85,28 +84,22 @@ def test_it_goes_on_after_ctrl_c_to_the_last_look_and_not_beyond(bench: Bench, t
     command = ("run", sweep, "--until", "verdict", "--most-seeds", 12)
     assert bench(*command).code == 130
     trained["interrupt_at"] = None
-    result = bench(*command)
+    bench(*command)
     assert trained["seeds"] == [[*range(6)], [6, 7, 8], [], [9, 10, 11]]
-    assert "look 3 of 3, 12 seeds: without inconclusive" in result.err
     assert len(read_sweep(tmp_path / "runs" / "mine").looks) == 3
 
-    changed = bench("run", sweep, "--until", "verdict", "--most-seeds", 24)
-    assert changed.code == 2
-    assert "the looks of this question are fixed already, at 6, 9, 12 seeds" in changed.err
+    bench("run", sweep, "--until", "verdict", "--most-seeds", 24).refused("run.looks_are_fixed")
     assert [len(look.seeds) for look in read_sweep(tmp_path / "runs" / "mine").looks] == [6, 9, 12]
-
-    beyond = bench("run", sweep, "--seeds", 14)
-    assert "(fourth look; 95% over all looks)" in beyond.out
+    (contrast,) = bench("run", sweep, "--seeds", 14, "--json").document["contrasts"]
+    assert contrast["look"]["number"] == 4
 
 
 @pytest.mark.long
 def test_seeds_added_after_a_verdict_are_a_further_look(bench: Bench, tmp_path: Path, trained: Any) -> None:
     sweep = write_sweep_file(tmp_path)
     trained["score"] = noisy(0.0)
-    first = bench("run", sweep, "--seeds", 6)
-    (sentence,) = (line for line in first.out.splitlines() if "n = 6 pairs" in line)
-    assert "95% interval" in sentence and "look" not in sentence
-    assert "Cheapest next step to show equivalence within ±1 pp with 80% power" in first.out
+    (contrast,) = bench("run", sweep, "--seeds", 6, "--json").document["contrasts"]
+    assert contrast["level"] == 0.95
     (way, *_) = bench("power", "mine", "--json").document["contrasts"][0]["next_step"]["ways"]
     assert way["command"] == f"bench run mine --seeds {way['needed']}"
     second = bench("run", sweep, "--seeds", way["needed"], "--json")
@@ -154,22 +147,20 @@ def test_a_stopping_rule_that_was_not_registered_is_one(bench: Bench, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "code"),
     [
-        (["--until", "verdct"], "did you mean verdict?"),
-        (["--until", "verdict", "--seeds", 8], "give --most-seeds 8"),
-        (["--most-seeds", 8], "--most-seeds needs --until verdict"),
+        (["--until", "verdct"], "cli.unknown_end"),
+        (["--until", "verdict", "--seeds", 8], "cli.seeds_with_until"),
+        (["--most-seeds", 8], "cli.most_seeds_without_until"),
     ],
 )
-def test_options_that_do_not_go_together(bench: Bench, tmp_path: Path, words: list[Any], says: str) -> None:
-    result = bench("run", write_sweep_file(tmp_path), *words)
-    assert (result.code, says in result.err) == (2, True)
+def test_options_that_do_not_go_together(bench: Bench, tmp_path: Path, words: list[Any], code: str) -> None:
+    bench("run", write_sweep_file(tmp_path), *words).refused(code)
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_screening_ranks_and_has_no_verdict_to_go_on_for(bench: Bench, tmp_path: Path) -> None:
     arms = {"with": {}, "without": {"objective.scale": "none"}, "batch": {"objective.scale": "batch_std"}}
     sweep = write_sweep_file(tmp_path, arms=arms, screening={"best": 1, "seeds": 6}, compare={"baseline": "with"})
-    result = bench("run", sweep, "--until", "verdict")
-    assert (result.code, "mine is a screening: it ranks arms" in result.err) == (2, True)
+    bench("run", sweep, "--until", "verdict").refused("run.screening_has_no_verdict")
     assert not (tmp_path / "runs").exists()

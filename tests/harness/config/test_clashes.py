@@ -14,7 +14,9 @@ from harness.config.resolve import Layer, resolve
 from harness.config.rollout import DatasetPairs, PolicyPairs
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
+from tests.frozen import frozen
 from tests.harness.run.small import SETTINGS, small_spec
+from tests.refusals import refuses
 
 DPO = {"algorithm": "dpo"}
 DATASET = {**DPO, "pairs.type": "dataset", "pairs.data": "pairs.jsonl"}
@@ -32,9 +34,9 @@ def test_a_preference_algorithm_learns_from_the_policys_pairs_unless_told_otherw
     assert spec.objective == spec.preference == preset("dpo")
     assert spec.pairs == PolicyPairs()
     assert isinstance(small_spec(DATASET).pairs, DatasetPairs)
-    with pytest.raises(TypeError, match="policy-gradient objective is needed"):
+    with pytest.raises(TypeError):
         _ = spec.policy_gradient
-    with pytest.raises(TypeError, match="preference objective is needed"):
+    with pytest.raises(TypeError):
         _ = small_spec().preference
 
 
@@ -52,7 +54,7 @@ def test_naming_an_algorithm_without_pairs_drops_those_of_the_layers_below() -> 
     assert resolve([*layers, Layer("arm", {"algorithm": "grpo"})], 0) == small_spec()
     simpo = resolve([*layers, Layer("arm", {"algorithm": "simpo"})], 0)
     assert simpo.pairs == PolicyPairs(pairing="all")
-    with pytest.raises(RefusedError, match=r"arm: pairs\.type=policy with a policy-gradient algorithm"):
+    with refuses(RefusedError, "clash"):
         resolve([*layers, Layer("arm", {"algorithm": "grpo", "pairs": {"type": "policy"}})], 0)
 
 
@@ -78,61 +80,55 @@ def test_rounds_have_a_length_only_where_there_are_rounds() -> None:
     assert governor("rollout.round_steps") == "rollout.sampler"
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"pairs.type": "policy"}, "pairs.type=policy with a policy-gradient algorithm, which learns from rewards"),
-        ({**DPO, "pairs.type": "none"}, "pairs.type=none with a preference algorithm"),
-        ({**DPO, "rollout.samples_per_prompt": 1}, "rollout.samples_per_prompt=1 with pairs.type=policy: a pair is"),
-        ({**DPO, "objective.reference": "round_start"}, "there are no rounds. Set pairs.type to policy"),
-        ({**DATASET, **ROUNDS, "objective.reference": "round_start"}, "there are no rounds"),
-        ({**DPO, "objective.rule.clip_high": 0.28}, "objective.rule.clip_high"),
-        ({"objective.beta": 0.1}, "objective.beta"),
-        ({**DPO, "pairs.max_per_prompt": 0}, "pairs.max_per_prompt is 0"),
-        ({**DPO, "pairs.max_per_prompt": 3}, "max_per_prompt=3 has no effect while pairing=best_worst"),
-        ({**DPO, "pairs.type": "dataset"}, "pairs.data has no default: set it"),
-        ({**DATASET, "pairs.pairs_per_step": 2, "train.updates_per_rollout": 4}, "an optimiser step needs a pair"),
-        ({**DPO, "rollout.sampler": "round", "rollout.round_steps": 4}, "there is no second round"),
-        ({"rollout.round_steps": 4}, "round_steps=4 has no effect while sampler=policy"),
-        ({"objective.pass_k": 8, "rollout.samples_per_prompt": 8}, "all sets of a group would be one"),
-        ({"algorithm": "kd", "rollout.sampler": "given", "task.retire_at": 0.9}, "that the policy did not write"),
-        (ROUNDS, "rollout.sampler=round with objective.rule.type=ppo_clip: the importance ratio is"),
-        ({**DPO, "train.updates_per_rollout": 3}, "Choose updates_per_rollout among the divisors of 4"),
-        ({**DPO, "reward.parts.process": 1.0, "task.train": "gsm8k"}, "this task does not say what a step is"),
-        ({**TWO, "train.device": "cuda:1"}, "each process takes a GPU of its own. Set train.device to cuda"),
-        ({**TWO, "objective.aggregation": "micro_token_mean"}, "would depend on how the rows are split"),
-        ({**TWO, **DPO, **ROUNDS, "train.sharding": "fully"}, "Set rollout.sampler to policy, or sharding to rows"),
-        ({**TWO, "train.sharding": "fully", **SFT}, "a cold start: one process does that on one device"),
-        (
-            {**TWO, "train.sharding": "fully", "reward.parts.reward_model": 1.0},
-            "with a reward model: one process",
-        ),
-        ({**JEPO, **TWO, "train.sharding": "fully"}, "with a reward from the gold text's likelihood: one process"),
-        ({**JEPO, **DPO}, "reward.parts.jepo with a preference algorithm"),
-        ({**JEPO, "rollout.sampler": "initial", "algorithm": "reinforce"}, "the bound holds only for reasoning"),
-        ({**JEPO, "reward.jepo.bound": "multi_sample"}, "Set both to none, or the bound to one_sample"),
-        ({**JEPO, **MANY, "rollout.samples_per_prompt": 1}, "compared with the rest of its group. Raise samples"),
-        ({**JEPO, "algorithm": "rloo", "rollout.samples_per_prompt": 1}, "every advantage would be 0"),
-        ({"reward.parts": {"jepo": -1.0}}, "the loss would decrease without bound"),
-        ({**JEPO, "task.train": LAST_NUMBER}, "with extract=last_number no mark opens the answer"),
-        ({**VR_CLI, "task.train": LAST_NUMBER}, "reasoning and answer cannot be told apart. Train on a task with"),
-        ({**VR_CLI, "reward.vr_cli.generator": "tiny"}, "reward.vr_cli.generator is 'tiny', but must be builtin:tiny"),
-        ({**VR_CLI, "reward.vr_cli.generator": "builtin:tiny"}, "which is the generator by default. Leave it out"),
-        ({**VR_CLI, "reward.vr_cli.levels": [[0.2, 0.5], [0.1, 1.0]]}, "the improvements [0.2, 0.1] do not rise"),
-        ({**VR_CLI, "reward.vr_cli.levels": [[0.2]]}, "reward.vr_cli.levels"),
-    ],
-)
-def test_what_does_not_fit_together_is_told(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(RefusedError) as caught:
-        small_spec(settings)
-    assert says in str(caught.value)
+CLASHES: list[dict[str, Any]] = [
+    {"pairs.type": "policy"},
+    {**DPO, "pairs.type": "none"},
+    {**DPO, "rollout.samples_per_prompt": 1},
+    {**DPO, "objective.reference": "round_start"},
+    {**DATASET, **ROUNDS, "objective.reference": "round_start"},
+    {**DPO, "objective.rule.clip_high": 0.28},
+    {"objective.beta": 0.1},
+    {**DPO, "pairs.max_per_prompt": 0},
+    {**DPO, "pairs.max_per_prompt": 3},
+    {**DPO, "pairs.type": "dataset"},
+    {**DATASET, "pairs.pairs_per_step": 2, "train.updates_per_rollout": 4},
+    {**DPO, "rollout.sampler": "round", "rollout.round_steps": 4},
+    {"rollout.round_steps": 4},
+    {"objective.pass_k": 8, "rollout.samples_per_prompt": 8},
+    {"algorithm": "kd", "rollout.sampler": "given", "task.retire_at": 0.9},
+    ROUNDS,
+    {**DPO, "train.updates_per_rollout": 3},
+    {**DPO, "reward.parts.process": 1.0, "task.train": "gsm8k"},
+    {**TWO, "train.device": "cuda:1"},
+    {**TWO, "objective.aggregation": "micro_token_mean"},
+    {**TWO, **DPO, **ROUNDS, "train.sharding": "fully"},
+    {**TWO, "train.sharding": "fully", **SFT},
+    {**TWO, "train.sharding": "fully", "reward.parts.reward_model": 1.0},
+    {**JEPO, **TWO, "train.sharding": "fully"},
+    {**JEPO, **DPO},
+    {**JEPO, "rollout.sampler": "initial", "algorithm": "reinforce"},
+    {**JEPO, "reward.jepo.bound": "multi_sample"},
+    {**JEPO, **MANY, "rollout.samples_per_prompt": 1},
+    {**JEPO, "algorithm": "rloo", "rollout.samples_per_prompt": 1},
+    {"reward.parts": {"jepo": -1.0}},
+    {**JEPO, "task.train": LAST_NUMBER},
+    {**VR_CLI, "task.train": LAST_NUMBER},
+    {**VR_CLI, "reward.vr_cli.generator": "tiny"},
+    {**VR_CLI, "reward.vr_cli.generator": "builtin:tiny"},
+    {**VR_CLI, "reward.vr_cli.levels": [[0.2, 0.5], [0.1, 1.0]]},
+    {**VR_CLI, "reward.vr_cli.levels": [[0.2]]},
+    {**DPO, "rollout.samples_per_prompt": 1, "objective.reference": "round_start"},
+]
 
 
-def test_several_clashes_are_told_at_once() -> None:
-    with pytest.raises(RefusedError) as caught:
-        small_spec({**DPO, "rollout.samples_per_prompt": 1, "objective.reference": "round_start"})
-    assert "a pair is made of two completions" in str(caught.value)
-    assert "there are no rounds" in str(caught.value)
+def test_what_does_not_fit_together_is_told() -> None:
+    told = ""
+    for settings in CLASHES:
+        with pytest.raises(RefusedError) as caught:
+            small_spec(settings)
+        said = str(caught.value).replace(str(Path(__file__).parent), "...")
+        told += f"{settings}\n    {said}\n".replace(str(Path(__file__).parent), "...")
+    frozen("config/clashes", told)
 
 
 CHAT = "name: chat\ngrader: null\nsplits: {train: {file: chat.jsonl}}\n"
@@ -145,9 +141,8 @@ def test_a_task_without_a_grader_serves_given_pairs_only(tmp_path: Path) -> None
     offline = small_spec({**DATASET, **task, **evaluated})
     assert offline.reward.grader is None
     assert code_digests(offline) == {}
-    with pytest.raises(RefusedError, match="has no grader, and rollouts are ranked by their reward"):
-        small_spec({**DPO, **task, **evaluated})
-    with pytest.raises(RefusedError, match="has no grader, and rollouts are ranked"):
-        small_spec({**DPO, **task, **evaluated, "reward.grader": "numeric"})
-    with pytest.raises(RefusedError, match=r"the first of eval\.tasks has no grader"):
+    for grader in ({}, {"reward.grader": "numeric"}):
+        with refuses(RefusedError, "clash"):
+            small_spec({**DPO, **task, **evaluated, **grader})
+    with refuses(RefusedError, "config.first_task_without_grader"):
         small_spec({**DATASET, **task})

@@ -8,6 +8,7 @@ from harness.config.engine import ENGINES
 from harness.config.knobs import active
 from harness.errors import RefusedError
 from tests.harness.config.cases import spec
+from tests.refusals import refuses
 
 
 def test_shipped_engines_are_found_in_their_folder() -> None:
@@ -15,7 +16,7 @@ def test_shipped_engines_are_found_in_their_folder() -> None:
 
 
 def test_an_unknown_engine_is_told_with_the_nearest_one() -> None:
-    with pytest.raises(RefusedError, match=r"rollout\.engine: unknown engine 'vlm'; did you mean vllm\? `bench ls eng"):
+    with refuses(RefusedError, "bench.unknown_name", noun="engine", nearest="; did you mean vllm?"):
         spec({"rollout.engine": "vlm"})
 
 

@@ -10,6 +10,7 @@ from harness.models.chat import TemplateCheck, check_template
 from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_model, tiny_tokenizer
 from tests.harness.models.folders import CHATML, chat_folder, chat_tokenizer
+from tests.refusals import refuses
 
 ASK: list[Message] = [{"role": "user", "content": "2+2="}]
 ZEPHYR = (
@@ -26,7 +27,6 @@ class TestTheTokenizersTemplate:
         assert made.encode(ASK)[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
         text = "<|im_start|>user\n2+2=<|im_end|>\n<|im_start|>assistant\n"
         assert made.encode(ASK) == tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert "chat template: the tokenizer's" in made.remarks()
         assert made.account()["chat_template"] == "tokenizer"
 
     def test_frames_a_reply_between_two_answers(self, tmp_path: Path) -> None:
@@ -46,18 +46,13 @@ class TestTheTokenizersTemplate:
         made = load_model(f"path:{chat_folder(tmp_path / 'm', chat_tokenizer())}", chat_template="plain")
         assert made.encode(ASK) == made.encode("2+2=\n\n")
         assert made.eos_token_ids == [1], "its end of a turn is not an end under another template"
-        assert "has one, but plain is asked for" in made.remarks()[0]
+        assert "plain" in made.remarks()[0]
 
-    def test_that_is_asked_for_and_not_there_is_refused(self) -> None:
-        with pytest.raises(
-            RefusedError, match=r"builtin:tiny: its tokenizer has no chat template.*chat_template=plain"
-        ):
-            load_model("builtin:tiny", chat_template="tokenizer")
-
-    def test_without_one_plain_is_used_and_said(self) -> None:
+    def test_without_one_plain_is_used_unless_one_is_asked_for(self) -> None:
         made = load_model("builtin:tiny")
-        assert made.chat_template == "plain"
-        assert made.remarks() == ["chat template: plain (messages joined by blank lines); the tokenizer has none"]
+        assert made.chat_template == "plain" and "plain" in made.remarks()[0]
+        with refuses(RefusedError, "models.chat_template_missing"):
+            load_model("builtin:tiny", chat_template="tokenizer")
 
     def test_writes_the_beginning_of_sequence_once(self, tmp_path: Path) -> None:
         """A text gets it from the tokenizer, a chat from the template, and neither gets two."""
@@ -79,7 +74,7 @@ class TestTheTokenizersTemplate:
         )
         made = LanguageModel(tiny_model(seed=0), tokenizer)
         made.encode(ASK)
-        with pytest.raises(RefusedError, match=r"cannot write messages of system, user \(no system\)"):
+        with refuses(RefusedError, "models.chat_template_rejects_roles", roles="system, user"):
             made.encode([{"role": "system", "content": "1"}, *ASK])
 
 
@@ -90,13 +85,13 @@ class TestTheEndOfATurn:
         end = tokenizer.convert_tokens_to_ids("<|im_end|>")
         made = load_model(f"path:{chat_folder(tmp_path / 'm', tokenizer, eos_token_id=1)}")
         assert made.eos_token_ids == [1, end]
-        assert any(remark.startswith("<|im_end|> ends a completion too") for remark in made.remarks())
+        assert any("<|im_end|>" in remark for remark in made.remarks())
 
     def test_that_is_named_needs_no_remark(self, tmp_path: Path) -> None:
         tokenizer = chat_tokenizer(eos_token="<|im_end|>")
         made = load_model(f"path:{chat_folder(tmp_path / 'm', tokenizer)}")
         assert made.eos_token_ids == [tokenizer.eos_token_id]
-        assert made.remarks() == ["chat template: the tokenizer's"]
+        assert not any("<|im_end|>" in remark for remark in made.remarks())
 
     def test_is_found_behind_a_space(self) -> None:
         """Llama 2 and Mistral write one before </s>."""
@@ -118,7 +113,7 @@ class TestATemplateOfAnotherTokenizer:
     @pytest.mark.parametrize(
         ("template", "named"),
         [
-            (CHATML, r"<\|im_start\|>, <\|im_end\|>"),
+            (CHATML, "<|im_start|>, <|im_end|>"),
             (
                 "{% for m in messages %}<start_of_turn>{{ m.content }}<end_of_turn>{% endfor %}",
                 "<start_of_turn>, <end_of_turn>",
@@ -128,14 +123,14 @@ class TestATemplateOfAnotherTokenizer:
     )
     def test_is_refused_with_what_is_split(self, tmp_path: Path, template: str, named: str) -> None:
         folder = chat_folder(tmp_path / "m", chat_tokenizer(template, special=()))
-        with pytest.raises(RefusedError, match=rf"its chat template writes {named}, which its tokenizer does not know"):
+        with refuses(RefusedError, "models.chat_template_of_other_tokenizer", tokens=named):
             load_model(f"path:{folder}")
         assert load_model(f"path:{folder}", chat_template="plain").chat_template == "plain"
 
     def test_is_not_one_that_spells_roles_out_but_ends_with_a_token(self, tmp_path: Path) -> None:
         made = load_model(f"path:{chat_folder(tmp_path / 'm', chat_tokenizer(ZEPHYR, special=()))}")
         assert made.chat_template == "tokenizer"
-        assert "its chat template spells <|user|>, <|assistant|> out in several tokens" in made.remarks()
+        assert any("<|user|>" in remark and "<|assistant|>" in remark for remark in made.remarks())
 
     def test_a_marker_that_becomes_the_unknown_token_is_not_known(self) -> None:
         tokenizer = tiny_tokenizer()

@@ -17,7 +17,6 @@ from harness.models.lora import (
     reset_adapters,
 )
 from harness.training.reference import frozen_copy
-from harness.training.sequences import score_completions
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
 from tests.refusals import refuses
@@ -38,8 +37,15 @@ def learned(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
 
 
 class TestTheStart:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    @pytest.mark.parametrize("architecture", ["Llama", "Qwen2", "Qwen3", "Gemma2"])
+    @pytest.mark.parametrize(
+        ("architecture", "dtype"),
+        [
+            ("Llama", torch.float32),
+            ("Qwen2", torch.bfloat16),
+            ("Qwen3", torch.float32),
+            ("Gemma2", torch.bfloat16),
+        ],
+    )
     def test_is_the_base_bit_for_bit(self, architecture: str, dtype: torch.dtype) -> None:
         base = causal_model(architecture, dtype)
         made = adapted(base)
@@ -117,18 +123,6 @@ def test_the_forward_pass_adds_the_scaled_product() -> None:
     torch.testing.assert_close(hidden @ layer.merged_weight().T, expected)
 
 
-def test_log_probs_gradients_and_generation_work_on_it() -> None:
-    made = adapted(rollouts.model())
-    sequences = rollouts.sequences()
-    logps, _ = score_completions(made, sequences, torch.arange(4), 1.0, rollouts.PAD)
-    logps.mean().backward()  # type: ignore[no-untyped-call]
-    assert all(
-        weight.grad is not None and weight.grad.any() for name, weight in learned(made).items() if name[-1] == "B"
-    )
-    assert all(weight.grad is None for name, weight in made.named_parameters() if "lora_" not in name)
-    assert made.generate(TOKENS, max_new_tokens=2, do_sample=False).shape[1] > 4
-
-
 def test_a_frozen_copy_is_of_its_own() -> None:
     made = adapted(rollouts.model())
     for layer in adapted_layers(made):
@@ -159,7 +153,7 @@ def test_without_its_adapters_it_is_the_plain_model() -> None:
 def test_a_target_that_is_no_linear_layer_of_the_decoder_is_refused(targets: list[str]) -> None:
     named = targets[-1]
     layers = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
-    with pytest.raises(RefusedError, match=f"target_modules names {named}, but the linear layers .* are {layers}"):
+    with refuses(RefusedError, "models.unknown_lora_targets", targets=named, known=layers):
         adapted(rollouts.model(), target_modules=targets)
 
 

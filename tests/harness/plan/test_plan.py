@@ -13,6 +13,7 @@ from harness.plan.designs import leave_one_out_faults
 from harness.plan.gate import check_gate
 from tests.harness.config.cases import spec
 from tests.harness.plan.files import write_sweep_file
+from tests.refusals import codes_of, refuses
 
 
 @pytest.fixture
@@ -65,36 +66,10 @@ def test_seeds_and_arms_can_be_chosen(plan: Any) -> None:
     assert chosen.baseline == "without"
     kept = plan(count=2, only=["without", "with"])
     assert list(kept.arms) == ["with", "without"], "in the order of the file"
-    with pytest.raises(RefusedError, match="--seeds is 0, but at least 1"):
+    with pytest.raises(RefusedError):
         plan(count=0)
-    with pytest.raises(
-        RefusedError, match=r"--arms: unknown arm 'wihtout'; did you mean without\? There are with, without\."
-    ):
+    with pytest.raises(RefusedError, match="wihtout"):
         plan(only=["wihtout"])
-
-
-def test_a_baseline_that_is_left_out_is_replaced_and_told(plan: Any) -> None:
-    chosen = plan(only=["without"], compare={"baseline": "with"})
-    assert chosen.baseline == "without"
-    assert chosen.warnings == ["the baseline with is not among --arms; without takes its place."]
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        (["train.steps"], "--set 'train.steps': must be key=value"),
-        (["=3"], "--set '=3': must be key=value"),
-        (["train.steps=[1"], "the value is not valid YAML"),
-        (["train.stpes=3"], "--set: unknown key train.stpes; did you mean train.steps"),
-        (["train.steps="], "--set: train.steps is None"),
-        (["train.steps=08x"], "--set: train.steps is '08x'"),
-    ],
-)
-def test_a_faulty_set_is_refused(plan: Any, settings: list[str], says: str) -> None:
-    with pytest.raises(RefusedError) as caught:
-        plan(settings)
-    assert says in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_set_value_is_yaml(plan: Any) -> None:
@@ -102,68 +77,6 @@ def test_a_set_value_is_yaml(plan: Any) -> None:
     assert spec.rollout.stop == ("a", "b=c")
     assert spec.train.learning_rate == 1e-4
     assert spec.eval.problems == 7
-
-
-def test_faults_of_all_arms_are_told_once_each(plan: Any) -> None:
-    arms = {"a": {"train.steps": "x"}, "b": {"eval.samples": "y"}}
-    with pytest.raises(RefusedError) as caught:
-        plan(["rollout.top_k=-1"], arms=arms)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 3
-    assert any("arms.a: train.steps is 'x'" in line for line in lines)
-    assert any("arms.b: eval.samples is 'y'" in line for line in lines)
-
-
-def test_the_gate_refuses_an_undeclared_difference(plan: Any) -> None:
-    made = plan(arms={"with": {}, "without": {"objective.scale": "none", "train.steps": 3}})
-    assert not made.gate.ok
-    with pytest.raises(GateError, match=r"train\.steps: with = \d+, without = 3"):
-        made.require_answerable()
-
-
-CLIP_ONLY: dict[str, Any] = {
-    "ablate": ["objective.rule.clip_high"],
-    "arms": {"low": {}, "high": {"objective.rule.clip_high": 0.28}},
-}
-
-
-def test_the_guard_refuses_what_cannot_act(plan: Any) -> None:
-    made = plan(**CLIP_ONLY)
-    assert made.gate.ok
-    with pytest.raises(GateError, match="every ratio is 1, inside any clip range") as caught:
-        made.require_answerable()
-    assert "Raise train.updates_per_rollout to 2" in str(caught.value)
-    assert made.warnings == [], "a refusal is not repeated as a warning"
-
-
-def test_what_acts_or_is_allowed_passes_the_guard(plan: Any) -> None:
-    two = plan(["train.updates_per_rollout=2"], **CLIP_ONLY)
-    two.require_answerable()
-    assert not two.warnings
-    allowed = plan(**CLIP_ONLY, allow_noop=True)
-    allowed.require_answerable()
-    assert ["cannot differ" in warning for warning in allowed.warnings] == [True]
-
-
-def test_a_partly_inert_arm_is_a_warning(plan: Any) -> None:
-    partly = plan(
-        ablate=["objective"], arms={"low": {}, "high": {"objective.rule.clip_high": 0.28, "objective.scale": "none"}}
-    )
-    partly.require_answerable()
-    assert ["differ in knobs of which some cannot act" in warning for warning in partly.warnings] == [True]
-
-
-@pytest.mark.parametrize(("seeds", "words"), [(1, "1 seed: "), (2, "no test at all"), (5, "below 6 seeds."), (6, None)])
-def test_few_seeds_are_a_warning(plan: Any, seeds: int, words: str | None) -> None:
-    warnings = plan(seeds=seeds).warnings
-    assert warnings == [] if words is None else words in warnings[0]
-
-
-def test_more_problems_than_there_are_are_a_warning_and_are_not_counted(plan: Any) -> None:
-    asked, all_ = (plan([f"eval.problems={n}"]) for n in (1000, 256))
-    (more,) = {*asked.warnings} - {*all_.warnings}
-    assert more == "arithmetic: eval.problems is 1000, but there are 256; all of them are used."
-    assert asked.cost() == all_.cost()
 
 
 def test_the_metric_is_written_out(plan: Any) -> None:
@@ -176,21 +89,6 @@ def test_the_metric_is_written_out(plan: Any) -> None:
     assert plan(compare={"margin_pp": 2.5}).margin_pp == 2.5
 
 
-@pytest.mark.parametrize(
-    ("metric", "says"),
-    [
-        ("pass@1", "must be eval.final."),
-        ("eval.final.pass@3", "unknown metric 'pass@3'; did you mean pass@1, pass@2"),
-        ("eval.final.mean_tokens", "names 'mean_tokens', but arms are compared by a fraction of which more is better"),
-        ("eval.final.gsm8k.pass@1", "names task 'gsm8k', but eval.tasks are arithmetic"),
-    ],
-)
-def test_a_metric_that_will_not_exist_is_refused(plan: Any, metric: str, says: str) -> None:
-    with pytest.raises(RefusedError) as caught:
-        plan(compare={"metric": metric})
-    assert says in str(caught.value)
-
-
 def test_a_task_of_ones_own_goes_by_the_name_in_its_file(plan: Any, tmp_path: Path) -> None:
     rows = [{"problem": f"{i}+1=", "answer": str(i + 1)} for i in range(4)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -200,14 +98,6 @@ def test_a_task_of_ones_own_goes_by_the_name_in_its_file(plan: Any, tmp_path: Pa
     assert made.metric == "eval.final.sums.pass@1"
     assert made.margin_pp == 3
     assert plan([f"task.train={task}"], compare={"metric": "eval.final.sums.avg@n"}).metric_name == "avg@n"
-
-
-def test_evaluation_tasks_of_one_name_are_refused(plan: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1=", "answer": "2"}) + "\n")
-    task = tmp_path / "sums.yaml"
-    task.write_text("name: arithmetic\nsplits: {test: {file: rows.jsonl}}\n")
-    with pytest.raises(RefusedError, match="each must have one of its own"):
-        plan([f"eval.tasks=[arithmetic, {task}]"])
 
 
 def test_cost_is_an_upper_bound_over_all_cells(plan: Any) -> None:
@@ -232,39 +122,6 @@ def test_cost_is_an_upper_bound_over_all_cells(plan: Any) -> None:
     assert plan([*small, "eval.problems=null"], seeds=3).cost().eval_samples_at_most is None
 
 
-RATES: dict[str, Any] = {"ablate": ["train.learning_rate"], "arms": {"a": {}, "b": {"train.learning_rate": 1e-5}}}
-
-
-@pytest.mark.parametrize(
-    ("settings", "warned"),
-    [
-        (["rollout.engine=vllm"], True),
-        (["train.device=cuda"], True),
-        (["train.device=auto"], False),
-        (["train.device=cuda", "rollout.engine=torch"], False),
-        (["rollout.engine=vllm", "objective.sampler_correction.type=token_truncate"], False),
-        (["rollout.engine=vllm", "algorithm=dpo", "pairs.type=policy"], False),
-        ([], False),
-    ],
-)
-def test_uncorrected_sampling_with_vllm_is_warned_of(plan: Any, settings: list[str], warned: bool) -> None:
-    warnings = plan(settings, **RATES).warnings
-    assert any("vLLM rounds in another way" in warning for warning in warnings) == warned
-
-
-@pytest.mark.parametrize(
-    ("settings", "warned"),
-    [
-        (["model.dtype=bfloat16"], True),
-        (["model.dtype=float32"], False),
-        (["model.dtype=bfloat16", "objective.sampler_correction.type=token_truncate"], False),
-    ],
-)
-def test_adapters_merged_into_bfloat16_are_warned_of(plan: Any, settings: list[str], warned: bool) -> None:
-    warnings = plan(["model.lora.type=lora", *settings], **RATES).warnings
-    assert any("adapters merged into bfloat16" in warning for warning in warnings) == warned
-
-
 def test_the_memory_is_that_of_the_arm_that_takes_most(plan: Any) -> None:
     arms = {
         "with": {},
@@ -276,14 +133,6 @@ def test_the_memory_is_that_of_the_arm_that_takes_most(plan: Any) -> None:
     assert memory["gb"] == pytest.approx(sum(memory["parts_gb"].values()))
     assert memory["parts_gb"]["weights"] == pytest.approx(2 * 4 * 232_896 / 1e9)
     assert plan(["model.source=hf:nobody/nothing"]).cost().memory is None
-
-
-@pytest.mark.parametrize(
-    ("source", "warned"), [("hf:own/model", True), ("hf:own/model@main", True), (f"hf:own/model@{'0a' * 20}", False)]
-)
-def test_a_model_on_the_hub_that_is_not_pinned_is_warned_of(plan: Any, source: str, warned: bool) -> None:
-    warnings = plan([f"model.source={source}"]).warnings
-    assert any(f"model.source {source} is not pinned to a commit" in warning for warning in warnings) == warned
 
 
 def test_what_is_left_to_the_machine_is_settled_by_the_slots(plan: Any) -> None:
@@ -308,9 +157,7 @@ def test_faults_of_a_template_stand_in_one_line(plan: Any, tmp_path: Path) -> No
     with pytest.raises(RefusedError) as refused:
         plan(base={"algorithm": "grpo", "task.template": "curt.yaml"})
     (line,) = str(refused.value).splitlines()
-    assert line.startswith(f"{tmp_path / 'mine.yaml'}: base: task.template: the template file ")
-    assert "has faults: text has no default: set it" in line
-    assert "; txet is not a key here; did you mean text? " in line
+    assert all(name in line for name in ("mine.yaml: base: task.template:", "curt.yaml", "text", "txet"))
 
 
 LEFT_OUT = {
@@ -333,19 +180,6 @@ def test_each_arm_of_a_leave_one_out_differs_from_the_recipe_in_one_knob(plan: A
     assert plan(only=["scale=group_std"], leave_one_out=ordinary, **LEFT_OUT).baseline == "scale=group_std"
 
 
-@pytest.mark.parametrize(
-    ("ordinary", "says"),
-    [
-        ({"objective.scale": "mini_batch_std"}, "objective.scale is mini_batch_std in the base recipe as well"),
-        ({"objective.rule.weight_max": 5.0}, "objective.rule.weight_max is 5.0 in the base recipe as well"),
-    ],
-)
-def test_what_a_leave_one_out_cannot_leave_out_is_refused(plan: Any, ordinary: dict[str, Any], says: str) -> None:
-    with pytest.raises(RefusedError) as refused:
-        plan(leave_one_out=ordinary, **LEFT_OUT)
-    assert f"mine.yaml: leave_one_out: {says}" in str(refused.value)
-
-
 def test_an_arm_that_leaves_out_two_knobs_is_refused(plan: Any) -> None:
     """As a task does, which brings a template and a grader along."""
     recipe = plan(leave_one_out={"objective.scale": "group_std"}, **LEFT_OUT).arms["base"]
@@ -357,7 +191,7 @@ def test_an_arm_that_leaves_out_two_knobs_is_refused(plan: Any) -> None:
         return list(leave_one_out_faults(arms, ordinary, co_changes))
 
     (fault,) = faults({})
-    assert fault.startswith("leave_one_out: objective.scale=group_std also changes train.steps, and")
+    assert "train.steps" in fault
     assert faults({"train.steps": "a reason"}) == []
 
 
@@ -369,3 +203,132 @@ def test_knobs_of_a_grid_are_under_test_without_being_repeated(plan: Any) -> Non
     assert silent.gate.ok
     assert [cell.hash for cell in silent.cells] == [cell.hash for cell in repeated.cells]
     assert plan(arms=None, grid=grid, ablate=["objective"]).sweep.under_test == ["objective", "train.learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "fields"),
+    [
+        (["train.steps"], "plan.setting_without_value", {"setting": "'train.steps'"}),
+        (["=3"], "plan.setting_without_value", {"setting": "'=3'"}),
+        (["train.steps=[1"], "plan.setting_not_yaml", {"setting": "'train.steps=[1'"}),
+        (["train.stpes=3"], "unknown", {"path": "train.stpes"}),
+        (["train.steps="], "value", {"path": "train.steps"}),
+        (["train.steps=08x"], "value", {"path": "train.steps"}),
+    ],
+)
+def test_a_faulty_set_is_refused(plan: Any, settings: list[str], code: str, fields: dict[str, str]) -> None:
+    with refuses(RefusedError, code, **fields) as caught:
+        plan(settings)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_faults_of_all_arms_are_told_once_each(plan: Any) -> None:
+    arms = {"a": {"train.steps": "x"}, "b": {"eval.samples": "y"}}
+    with pytest.raises(RefusedError) as caught:
+        plan(["rollout.top_k=-1"], arms=arms)
+    assert {("value", path) for path in ("train.steps", "eval.samples", "rollout.top_k")} == {
+        (code, fields["path"]) for code, fields in codes_of(caught.value) if "path" in fields
+    }
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_the_gate_refuses_an_undeclared_difference(plan: Any) -> None:
+    made = plan(arms={"with": {}, "without": {"objective.scale": "none", "train.steps": 3}})
+    assert made.gate.violations == {"train.steps": {"with": 120, "without": 3}}
+    with pytest.raises(GateError):
+        made.require_answerable()
+
+
+CLIP_ONLY: dict[str, Any] = {
+    "ablate": ["objective.rule.clip_high"],
+    "arms": {"low": {}, "high": {"objective.rule.clip_high": 0.28}},
+}
+
+
+def test_the_guard_refuses_what_cannot_act(plan: Any) -> None:
+    made = plan(**CLIP_ONLY)
+    assert made.gate.ok
+    with pytest.raises(GateError):
+        made.require_answerable()
+    assert made.warnings == [], "a refusal is not repeated as a warning"
+    both = {"low": {}, "high": {"objective.rule.clip_high": 0.28, "objective.scale": "none"}}
+    for passed, n_warnings in (
+        (plan(["train.updates_per_rollout=2"], **CLIP_ONLY), 0),
+        (plan(**CLIP_ONLY, allow_noop=True), 1),
+        (plan(ablate=["objective"], arms=both), 1),
+    ):
+        passed.require_answerable()
+        assert len(passed.warnings) == n_warnings
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5, 6])
+def test_few_seeds_are_a_warning(plan: Any, seeds: int) -> None:
+    assert len(plan(seeds=seeds).warnings) == (seeds < 6)
+
+
+def test_more_problems_than_there_are_are_a_warning_and_are_not_counted(plan: Any) -> None:
+    asked, all_ = (plan([f"eval.problems={n}"]) for n in (1000, 256))
+    (more,) = {*asked.warnings} - {*all_.warnings}
+    assert "1000" in more and "256" in more
+    assert asked.cost() == all_.cost()
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        ("pass@1", "compare.metric"),
+        ("eval.final.pass@3", "pass@3"),
+        ("eval.final.mean_tokens", "mean_tokens"),
+        ("eval.final.gsm8k.pass@1", "gsm8k"),
+    ],
+)
+def test_a_metric_that_will_not_exist_is_refused(plan: Any, metric: str, named: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        plan(compare={"metric": metric})
+    assert named in str(caught.value)
+
+
+def test_evaluation_tasks_of_one_name_are_refused(plan: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1=", "answer": "2"}) + "\n")
+    task = tmp_path / "sums.yaml"
+    task.write_text("name: arithmetic\nsplits: {test: {file: rows.jsonl}}\n")
+    with pytest.raises(RefusedError) as refused:
+        plan([f"eval.tasks=[arithmetic, {task}]"])
+    assert "eval.tasks" in str(refused.value)
+
+
+RATES: dict[str, Any] = {"ablate": ["train.learning_rate"], "arms": {"a": {}, "b": {"train.learning_rate": 1e-5}}}
+CORRECTED = "objective.sampler_correction.type=token_truncate"
+LORA = "model.lora.type=lora"
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_warnings"),
+    [
+        ([], 0),
+        # vLLM rounds in another way.
+        (["rollout.engine=vllm"], 1),
+        (["train.device=cuda"], 1),
+        (["train.device=auto"], 0),
+        (["train.device=cuda", "rollout.engine=torch"], 0),
+        (["rollout.engine=vllm", CORRECTED], 0),
+        (["rollout.engine=vllm", "algorithm=dpo", "pairs.type=policy"], 0),
+        # Adapters are merged into bfloat16.
+        ([LORA, "model.dtype=bfloat16"], 1),
+        ([LORA, "model.dtype=float32"], 0),
+        ([LORA, "model.dtype=bfloat16", CORRECTED], 0),
+        # A model on the hub is not pinned to a commit.
+        (["model.source=hf:own/model"], 1),
+        (["model.source=hf:own/model@main"], 1),
+        ([f"model.source=hf:own/model@{'0a' * 20}"], 0),
+    ],
+)
+def test_what_may_bend_the_result_is_a_warning(plan: Any, settings: list[str], n_warnings: int) -> None:
+    assert len(plan(settings, **RATES).warnings) == n_warnings
+
+
+@pytest.mark.parametrize(("knob", "value"), [("objective.scale", "mini_batch_std"), ("objective.rule.weight_max", 5.0)])
+def test_what_a_leave_one_out_cannot_leave_out_is_refused(plan: Any, knob: str, value: object) -> None:
+    with pytest.raises(RefusedError) as refused:
+        plan(leave_one_out={knob: value}, **LEFT_OUT)
+    assert f"leave_one_out: {knob}" in str(refused.value)

@@ -13,6 +13,7 @@ from harness.plan import make_plan
 from harness.plan.profile import EXTENDS, MeasuredSpread, find_profile, profile_layer, read_profile
 from harness.plan.sweep_file import KEPT, KEPT_PROFILE, SHIPPED
 from harness.run.question import write_question
+from tests.refusals import refuses
 
 
 def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +24,7 @@ def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatc
     path = find_profile("mine.yaml", beside=folder / "question.yaml")
     assert path == folder / "mine.yaml"
     assert profile_layer(path).settings == {"train": {"steps": 3}}
-    with pytest.raises(RefusedError, match=r"profile 'tniy': .* did you mean tiny\?"):
+    with refuses(RefusedError, "plan.no_such_file", what="profile", given="tniy"):
         find_profile("tniy", beside=folder / "question.yaml")
 
 
@@ -49,40 +50,29 @@ def test_the_planned_spread_follows_the_evaluation(settings: list[str], measured
     assert tiny.sd_pp_under(evaluation, "arithmetic") == pytest.approx(measured_pp, rel=0.02)
 
 
-def test_a_task_that_was_not_measured_has_no_measured_spread() -> None:
-    tiny = MeasuredSpread.of(SHIPPED / "profiles" / "tiny.yaml")
-    evaluation = make_plan("std_norm", seeds=1).first_spec.eval
-    assert tiny is not None
-    assert tiny.sd_pp_under(evaluation, "gsm8k") is None
-
-
-def test_all_of_a_spread_counts_as_sampling_where_its_part_is_not_known(tmp_path: Path) -> None:
-    evaluation = make_plan("std_norm", settings=["eval.samples=4"], seeds=1).first_spec.eval
+def test_all_of_a_spread_counts_as_sampling_where_its_part_or_the_number_of_problems_is_not_known(
+    tmp_path: Path,
+) -> None:
+    evaluation = make_plan("std_norm", settings=["eval.problems=40", "eval.samples=4"], seeds=1).first_spec.eval
     known = spread(tmp_path / "mine.yaml", "paired_sd_pp: 0.8\n")
     assert known is not None
-    assert known.sd_pp_under(evaluation, "arithmetic") == pytest.approx(1.6)
+    assert known.sd_pp_under(evaluation.model_copy(update={"problems": 200}), "arithmetic") == pytest.approx(1.6)
+    # Fewer problems than an unknown number are not taken for more.
+    assert replace(known, problems=None).sd_pp_under(evaluation, "arithmetic") == pytest.approx(1.6)
+    assert known.sd_pp_under(evaluation, "gsm8k") is None
     assert spread(tmp_path / "mine.yaml", "") is None
 
 
-def test_fewer_problems_than_an_unknown_number_are_not_taken_for_more(tmp_path: Path) -> None:
-    settings = ["eval.problems=40", "eval.samples=4"]
-    evaluation = make_plan("std_norm", settings=settings, seeds=1).first_spec.eval
-    known = spread(tmp_path / "mine.yaml", "paired_sd_pp: 0.8\n")
-    assert known is not None
-    known = replace(known, problems=None)
-    assert known.sd_pp_under(evaluation, "arithmetic") == pytest.approx(1.6)
-
-
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "code", "key"),
     [
-        ("paired_sd_pp: wide", "paired_sd_pp is 'wide', but must be percentage points above 0"),
-        ("paired_sd_pp: 0.8\nsampling_sd_pp: 0", "sampling_sd_pp is 0, but must be percentage points above 0"),
-        ("paired_sd_pp: 0.8\nsampling_sd_pp: 1.2", "sampling_sd_pp is 1.2, but it is a part of paired_sd_pp"),
+        ("paired_sd_pp: wide", "plan.not_percentage_points", "paired_sd_pp"),
+        ("paired_sd_pp: 0.8\nsampling_sd_pp: 0", "plan.not_percentage_points", "sampling_sd_pp"),
+        ("paired_sd_pp: 0.8\nsampling_sd_pp: 1.2", "plan.sampling_sd_too_large", "sampling_sd_pp"),
     ],
 )
-def test_a_spread_that_is_none_is_refused(text: str, fault: str, tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=fault):
+def test_a_spread_that_is_none_is_refused(text: str, code: str, key: str, tmp_path: Path) -> None:
+    with refuses(RefusedError, code, path="mine.yaml", key=key):
         spread(tmp_path / "mine.yaml", text)
 
 
@@ -108,15 +98,15 @@ def test_a_variant_states_only_what_differs_from_the_profile_that_it_extends(tmp
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "code"),
     [
-        ("extends: 3", r"variant.yaml: extends is 3, but must name one profile, e.g. tiny"),
-        ("extends: tniy", r"variant.yaml: extends: profile 'tniy': .* did you mean tiny\?"),
-        ("extends: tiny-easy", "extends is tiny-easy, which extends tiny itself: extend that"),
+        ("extends: 3", "plan.extends_not_one_profile"),
+        ("extends: tniy", "plan.in_profile"),
+        ("extends: tiny-easy", "plan.extended_profile_extends_another"),
     ],
 )
-def test_a_variant_that_extends_no_profile_is_refused(text: str, fault: str, tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=fault):
+def test_a_variant_that_extends_no_profile_is_refused(text: str, code: str, tmp_path: Path) -> None:
+    with refuses(RefusedError, code, path="variant.yaml"):
         profile_layer(profile(tmp_path, "variant", text))
 
 

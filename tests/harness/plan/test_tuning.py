@@ -14,6 +14,7 @@ from harness.plan.tuning import arm_searches, digest, with_known_tuning, with_tu
 from harness.records.sweep import TunedArm
 from harness.run.question import write_question
 from tests.harness.plan.files import write_sweep_file
+from tests.refusals import refuses
 
 LR = "train.learning_rate"
 TUNE: dict[str, Any] = {"per_arm": {LR: {"log": [1e-5, 1e-3]}}}
@@ -34,24 +35,25 @@ def found(search_digest: str, rate: float, **changes: Any) -> TunedArm:
 
 
 @pytest.mark.parametrize(
-    ("changes", "match"),
+    ("changes", "named"),
     [
-        ({"search": {"knobs": {LR: {"log": [1e-5, 1e-3]}}}}, "tune is given with search"),
-        ({"ablate": ["train"], "arms": {"a": {}, "b": {"train.steps": 4}}}, f"tune.per_arm has {LR}, which the arms"),
-        ({"co_changes": {LR: "it must"}}, f"tune.per_arm has {LR}, which the arms differ in"),
-        ({"arms": {"a": {}, "b": {"train": {"learning_rate": 1e-4}}}}, f"arms.b sets {LR}, which tune.per_arm"),
-        ({"arms": None, "grid": {"objective.scale": ["none", "group_std"]}}, "tune is given with grid"),
-        ({"seeds": [0, TUNING_SEED]}, "seeds reach 1000000: with tune they stay below"),
-        ({"tune": {"per_arm": {"eval.temperature": {"float": [0.5, 1.0]}}}}, "how a trial is measured"),
-        ({"tune": {"per_arm": {"train.steps": {"int": [2, 9]}}}}, "decides how much is trained"),
-        ({"tune": {"per_arm": {"train.learning_rat": {"float": [0.5, 1.0]}}}}, "did you mean train.learning_rate"),
-        ({"tune": TUNE | {"seeds": 1}}, "tune.seeds is 1"),
-        ({"tune": TUNE | {"pruner": {}}}, "tune.pruner is not a key here"),
+        ({"search": {"knobs": {LR: {"log": [1e-5, 1e-3]}}}}, "tune search"),
+        ({"ablate": ["train"], "arms": {"a": {}, "b": {"train.steps": 4}}}, f"tune.per_arm {LR}"),
+        ({"co_changes": {LR: "it must"}}, f"tune.per_arm {LR}"),
+        ({"arms": {"a": {}, "b": {"train": {"learning_rate": 1e-4}}}}, f"arms.b {LR} tune.per_arm"),
+        ({"arms": None, "grid": {"objective.scale": ["none", "group_std"]}}, "tune grid"),
+        ({"seeds": [0, TUNING_SEED]}, "seeds 1000000:"),
+        ({"tune": {"per_arm": {"eval.temperature": {"float": [0.5, 1.0]}}}}, "eval.temperature"),
+        ({"tune": {"per_arm": {"train.steps": {"int": [2, 9]}}}}, "train.steps"),
+        ({"tune": {"per_arm": {"train.learning_rat": {"float": [0.5, 1.0]}}}}, f"train.learning_rat {LR}"),
+        ({"tune": TUNE | {"seeds": 1}}, "tune.seeds 1"),
+        ({"tune": TUNE | {"pruner": {}}}, "tune.pruner"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
-    with pytest.raises(RefusedError, match=match):
+def test_what_cannot_be_tuned_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(RefusedError) as refused:
         plan(tmp_path, **({"tune": TUNE} | changes))
+    assert all(name in str(refused.value) for name in named.split())
 
 
 def test_every_arm_has_the_same_search_from_its_own_settings(tmp_path: Path) -> None:
@@ -67,14 +69,11 @@ def test_every_arm_has_the_same_search_from_its_own_settings(tmp_path: Path) -> 
     assert searches["with"].default_values() == {LR: 3e-4}
 
 
-def test_an_override_of_a_tuned_knob_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=r"arm with: --set train\.learning_rate: .*tune\.per_arm"):
+def test_a_tuned_knob_that_is_overridden_or_cannot_act_is_refused_with_the_arm(tmp_path: Path) -> None:
+    with refuses(RefusedError, "plan.searched_knob_set", knob=LR, where="tune.per_arm"):
         arm_searches(plan(tmp_path, settings=(f"{LR}=1e-4",)).request)
-
-
-def test_a_knob_that_cannot_act_in_an_arm_is_named_with_the_arm(tmp_path: Path) -> None:
     clip = {"per_arm": {"objective.rule.clip_high": {"float": [0.2, 0.4]}}}
-    with pytest.raises(GateError, match=r"arm with: tune\.per_arm\.objective\.rule\.clip_high cannot act"):
+    with pytest.raises(GateError, match=r"with: tune\.per_arm\.objective\.rule\.clip_high"):
         arm_searches(plan(tmp_path, clip).request)
 
 
@@ -110,5 +109,5 @@ def test_what_was_found_stays_while_the_question_does(tmp_path: Path) -> None:
 def test_a_best_at_the_end_and_a_default_outside_are_said(tmp_path: Path) -> None:
     planned = plan(tmp_path, {"per_arm": {LR: {"log": [1e-3, 1e-2]}}})
     warnings = with_tuning(planned, {"with": found("", 1e-2, at_end=[LR])}).warnings
-    assert any("arms with, without: the untuned setting lies outside" in warning for warning in warnings)
-    assert any("arm with: the best train.learning_rate, 0.01, is at the end" in warning for warning in warnings)
+    outside, at_the_end = warnings[-2:]
+    assert "untuned" in outside and LR in at_the_end and "0.01" in at_the_end

@@ -77,13 +77,14 @@ def test_an_unknown_name_is_told_with_the_nearest_and_the_list() -> None:
 @pytest.mark.parametrize(("modules", "whose"), [({"one": "loud"}, "shipped"), ({"one": "a", "two": "a"}, "one.py")])
 def test_a_name_is_given_once(modules: dict[str, str], whose: str, tmp_path: Path) -> None:
     use(tmp_path, **modules)
-    with pytest.raises(RefusedError, match=f"has the name of a .*{whose}.*another name"):
+    with refuses(RefusedError, "plugins.name_taken", name=next(iter(modules.values()))) as caught:
         KIND.names()
+    assert whose in str(caught.value.fields["whose"])
 
 
 def test_a_module_that_fails_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("1 / 0", encoding="utf-8")
-    with pytest.raises(RefusedError, match=r"mine cannot be imported .ZeroDivisionError: division by zero"):
+    with refuses(RefusedError, "plugins.cannot_import", name="mine", error_type="ZeroDivisionError"):
         plugins.use(["mine"], [tmp_path])
     (tmp_path / "mine.py").write_text("raise SystemExit(0)", encoding="utf-8")
     with refuses(RefusedError, "plugins.cannot_import", name="mine"):

@@ -11,6 +11,7 @@ import pytest
 from harness import plugins
 from harness.errors import RefusedError
 from harness.plugins.user_code import find_user_module
+from tests.refusals import refuses
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def test_a_packages_module_that_no_import_names_cannot_be_imported(tmp_path: Pat
     write(tmp_path, mine=how, tools__deep="")
     (tmp_path / "tools" / "__init__.py").write_text("__all__ = ['deep']", encoding="utf-8")
     assert "tools.deep" not in find_user_module("mine", [tmp_path], "plugins").files
-    with pytest.raises(RefusedError, match=r"tools\.deep is no module .* import it by a statement"):
+    with refuses(RefusedError, "plugins.cannot_import", name="mine"):
         plugins.use(["mine"], [tmp_path])
 
 
@@ -86,24 +87,24 @@ def test_a_closure_that_leaves_can_no_longer_be_imported(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"),
+    ("name", "code"),
     [
-        ("reports", "bench's own packages"),
-        ("evals.mine", "bench's own packages"),
-        ("json", "Python's own modules"),
-        ("not there", "not a module name"),
-        ("absent", "there is no module absent in"),
+        ("reports", "plugins.module_name_reserved"),
+        ("evals.mine", "plugins.module_name_reserved"),
+        ("json", "plugins.module_name_reserved"),
+        ("not there", "plugins.not_a_module_name"),
+        ("absent", "plugins.no_module"),
     ],
 )
-def test_names_that_cannot_be_are_refused_with_the_setting_that_gave_them(name: str, rule: str, tmp_path: Path) -> None:
+def test_names_that_cannot_be_are_refused_with_the_setting_that_gave_them(name: str, code: str, tmp_path: Path) -> None:
     write(tmp_path, reports="", json="", evals__mine="")
-    with pytest.raises(RefusedError, match=f"reward.parts.x: .*{rule}"):
+    with refuses(RefusedError, code, name=name, named_by="reward.parts.x"):
         find_user_module(name, [tmp_path], "reward.parts.x")
 
 
 def test_a_helper_with_the_name_of_a_loaded_package_is_refused(tmp_path: Path) -> None:
     write(tmp_path, mine="import pydantic", pydantic="")
-    with pytest.raises(RefusedError, match=r"has the name of the installed pydantic .*Rename it"):
+    with refuses(RefusedError, "plugins.module_name_installed", module="pydantic"):
         find_user_module("mine", [tmp_path], "plugins")
 
 
@@ -117,5 +118,6 @@ def test_a_module_alone_has_the_digest_of_its_file(tmp_path: Path) -> None:
 
 def test_no_python_is_refused_with_its_line(tmp_path: Path) -> None:
     write(tmp_path, mine="import helper", helper="def (")
-    with pytest.raises(RefusedError, match=r"helper\.py is not valid Python .*line 1"):
+    with refuses(RefusedError, "plugins.not_python", path="helper.py") as caught:
         find_user_module("mine", [tmp_path], "plugins")
+    assert "line 1" in str(caught.value)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def test_a_folders_name_gives_the_cell_back(arm: str) -> None:
 )
 def test_any_other_name_is_no_cell(name: str) -> None:
     assert not is_cell_directory_name(name)
-    with pytest.raises(ValueError, match="is not a cell"):
+    with pytest.raises(ValueError):
         CellRecord.at(Path("cells") / name)
 
 
@@ -61,10 +60,13 @@ def test_a_cell_that_is_not_done_has_generated_what_its_last_step_says(cell: Cel
     assert cell.generated_tokens == 15
 
 
-@pytest.mark.parametrize("row", ['{"step": 1}', "[1]", "{]"])
-def test_a_last_step_that_says_something_else_is_damaged(cell: CellRecord, row: str) -> None:
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [('{"step": 1}', "no_generated_tokens"), ("[1]", "last_row_not_an_object"), ("{]", "last_row_damaged")],
+)
+def test_a_last_step_that_says_something_else_is_damaged(cell: CellRecord, row: str, code: str) -> None:
     (cell.path / "steps.jsonl").write_text(row + "\n")
-    with pytest.raises(DamagedRecordError, match=r"steps\.jsonl, last row: "):
+    with refuses(DamagedRecordError, f"records.{code}", path="steps.jsonl"):
         _ = cell.generated_tokens
 
 
@@ -77,27 +79,21 @@ def test_status_keeps_what_is_not_given_except_the_reason(cell: CellRecord) -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
-    [
-        ('{"schema": 4}', "is damaged (lacks state,"),
-        ('{"schema": 4, "state": "finished"}', "is damaged (lacks state,"),
-        ('{"schema": 4, "state": "done", "step": null, "flags": "nan"}', "is damaged (lacks flags, step,"),
-        ("[]", "is damaged (it holds no JSON object)"),
-    ],
+    "status",
+    ['{"schema": 4}', '{"schema": 4, "state": "finished"}', '{"schema": 4, "state": "done", "step": null}', "[]"],
 )
-def test_a_damaged_status_is_named(cell: CellRecord, status: str, says: str) -> None:
+def test_a_damaged_status_is_named(cell: CellRecord, status: str) -> None:
     (cell.path / "status.json").write_text(status)
     assert (cell.state, cell.is_done, cell.lacks) == ("damaged", False, "training")
-    assert cell.reason is not None and f"status.json: {says}" in cell.reason and "Restore it" in cell.reason
-    with pytest.raises(DamagedRecordError, match=r"status\.json: " + re.escape(says)):
+    assert cell.reason is not None and "status.json" in cell.reason
+    with pytest.raises(DamagedRecordError, match=r"status\.json"):
         cell.require_readable()
 
 
-@pytest.mark.parametrize(("schema", "by"), [(3, "a development version"), (99, "a newer version")])
-def test_a_cell_of_another_version_is_damaged(cell: CellRecord, schema: int, by: str) -> None:
+@pytest.mark.parametrize("schema", [3, 99])
+def test_a_cell_of_another_version_is_damaged(cell: CellRecord, schema: int) -> None:
     write_json(cell.path / "status.json", {"schema": schema, "state": "done"})
     assert (cell.state, cell.is_done) == ("damaged", False)
-    assert cell.reason is not None and f"status.json: was made by {by} of bench" in cell.reason
     cell.write_status("interrupted")
     assert cell.state == "damaged", "writing to it makes it no other"
 
@@ -154,35 +150,25 @@ def test_times_are_those_of_the_starts_and_what_each_step_took(cell: CellRecord)
     assert cell.read_ends() == before | after
     assert cell.read_begins() == [100.0, 3600.0]
     append_jsonl(cell.path / "starts.jsonl", [{"epoch": 3, "from_step": 3, "time": "noon"}])
-    with pytest.raises(DamagedRecordError, match=r"starts\.jsonl: is damaged .*noon"):
+    with refuses(DamagedRecordError, "records.start_damaged", path="starts.jsonl"):
         cell.read_ends()
 
 
-def write_three_steps(cell: CellRecord) -> None:
+def test_steps_of_a_cell_that_is_not_done_may_have_a_torn_end(cell: CellRecord) -> None:
     append_jsonl(cell.path / "steps.jsonl", [{"step": step} for step in (1, 2, 3)])
     with (cell.path / "steps.jsonl").open("a") as file:
         file.write('{"step": 4, "lo')
-
-
-@pytest.mark.parametrize("state", ["pending", "interrupted", "failed"])
-def test_a_cell_that_is_not_done_may_have_a_torn_end(cell: CellRecord, state: CellState) -> None:
-    write_three_steps(cell)
-    cell.write_status(state, step=4, steps=9)
-    assert len(cell.read_steps()) == len(cell.read_step_columns()) == 3
-
-
-def test_a_finished_cell_has_every_step(cell: CellRecord) -> None:
-    write_three_steps(cell)
+    states: list[CellState] = ["pending", "interrupted", "failed"]
+    for state in states:
+        cell.write_status(state, step=4, steps=9)
+        assert len(cell.read_steps()) == len(cell.read_step_columns()) == 3
     cell.write_status("done", step=4, steps=4)
     for read in (cell.read_steps, cell.read_step_columns):
         with refuses(DamagedRecordError, "records.steps_missing", path="steps.jsonl", n_rows=3, n_steps=4):
             read()
-
-
-def test_a_cell_that_diverged_has_the_steps_to_where_it_was_scored(cell: CellRecord) -> None:
-    append_jsonl(cell.path / "steps.jsonl", [{"step": 1}, {"step": 2}])
-    cell.write_status("done", step=2, steps=9, flags=["nan"])
-    assert cell.read_steps() == cell.read_step_columns().to_pylist() == [{"step": 1}, {"step": 2}]
+    # One that diverged has the steps to where it was scored.
+    cell.write_status("done", step=3, steps=9, flags=["nan"])
+    assert cell.read_steps() == cell.read_step_columns().to_pylist() == [{"step": step} for step in (1, 2, 3)]
 
 
 def test_running_means_a_live_lease(cell: CellRecord) -> None:
@@ -194,18 +180,6 @@ def test_running_means_a_live_lease(cell: CellRecord) -> None:
     with hold_lease(cell.path):
         assert (cell.state, cell.reason) == ("running", None)
     assert (cell.state, cell.reason) == ("interrupted", "killed")
-
-
-def test_records_are_read_by_name(cell: CellRecord) -> None:
-    append_jsonl(cell.path / "steps.jsonl", [{"step": 1}])
-    append_jsonl(cell.path / "timing.jsonl", [{"step": 2}])
-    score = {"step": 3, "final": True, "task": "a", "generated_tokens": 0, "metrics": {"pass@1": 0.5, "ece": None}}
-    append_jsonl(cell.path / "scores.jsonl", [score])
-    write_json(cell.path / "spec.json", {"seed": 4})
-    append_jsonl(cell.path / "starts.jsonl", [{"epoch": 0, "from_step": 0, "python": "5"}])
-    rows = cell.read_steps() + cell.read_timing() + cell.read_scores()
-    assert [row["step"] for row in rows] == [1, 2, 3]
-    assert (cell.spec, cell.provenance) == ({"seed": 4}, {"python": "5"})
 
 
 def test_samples_are_read_by_column_and_row(cell: CellRecord) -> None:

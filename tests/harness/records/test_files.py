@@ -3,12 +3,13 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records import files
@@ -42,44 +43,41 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
     def disk_full(aside: Path) -> None:
         aside.write_text('{"state": "n')
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         write_atomic(path, disk_full)
+    with pytest.raises(TypeError):
+        write_json(path, {"set": {1}})
     assert read_json(path) == {"state": "old"}
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_new_file_is_whole_before_it_has_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
+def test_a_file_or_folder_is_whole_before_it_has_its_name(tmp_path: Path) -> None:
+    path, folder = tmp_path / "files" / "a.json", tmp_path / "cache" / "made"
+    path.parent.mkdir()
 
     def write(aside: Path) -> None:
         assert not path.exists()
         assert aside.parent == path.parent, "a rename is atomic only within one file system"
         aside.write_text("{}")
 
-    write_atomic(path, write)
-    assert path.exists()
-
-
-def test_a_folder_is_whole_before_it_has_its_name(tmp_path: Path) -> None:
-    folder = tmp_path / "cache" / "made"
-
-    def write(aside: Path) -> None:
+    def fill(aside: Path) -> None:
         (aside / "a").write_text("whole")
         assert not folder.exists()
 
-    write_folder(folder, write)
-    assert (folder / "a").read_text() == "whole"
-    assert [path.name for path in folder.parent.iterdir()] == ["made"]
+    write_atomic(path, write)
+    write_folder(folder, fill)
+    assert (path.read_text(), (folder / "a").read_text()) == ("{}", "whole")
+    assert [one.name for at in (path, folder) for one in at.parent.iterdir()] == ["a.json", "made"]
 
 
 def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
     def write(aside: Path) -> None:
         (aside / "a").write_text("half")
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         write_folder(tmp_path / "made", write)
     assert not any(tmp_path.iterdir())
 
@@ -124,14 +122,6 @@ def test_who_reads_meanwhile_reads_the_old_file_to_its_end(tmp_path: Path) -> No
     assert read_json(path) == {"state": "new"}
 
 
-def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, 1)
-    with pytest.raises(TypeError):
-        write_json(path, {"set": {1}})
-    assert read_json(path) == 1
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path, value: float) -> None:
     write_json(tmp_path / "a.json", {"x": value, "list": [{"y": value}], "tuple": (value, 1.0)})
@@ -152,6 +142,7 @@ def test_rows_are_appended(tmp_path: Path) -> None:
 rows = st.lists(st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=4), max_size=3), max_size=4)
 
 
+@settings(max_examples=40)
 @given(rows=rows, cut=st.integers(min_value=0))
 def test_a_file_torn_anywhere_gives_the_rows_that_were_complete(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], cut: int
@@ -174,13 +165,10 @@ def test_cutting_removes_rows_and_a_torn_end(tmp_path: Path) -> None:
     # What is appended now starts a line of its own.
     append_jsonl(path, [{"step": 3}])
     assert read_jsonl(path)[-1] == {"step": 3}
-
-
-def test_cutting_a_torn_end_alone(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"step": 1}\n{"st')
+    with path.open("a") as handle:
+        handle.write('{"st')
     keep_jsonl(path, lambda row: True)
-    assert path.read_text() == '{"step": 1}\n'
+    assert path.read_text() == '{"step": 0}\n{"step": 1}\n{"step": 2}\n{"step": 3}\n'
 
 
 def test_cutting_nothing_leaves_the_file_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +191,9 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": 0}\n\n' + line + b'\n{"a": 3}\n')
-    with pytest.raises(DamagedRecordError, match=r"a\.jsonl, line 3: is"):
+    with refuses(DamagedRecordError, "records.rows_damaged", path="a.jsonl") as refused:
         read_jsonl(path)
+    assert "line 3" in str(refused.value.fields["fault"])
     path.write_bytes(b'{"a": 0}\n\n' + line)  # torn
     assert read_jsonl(path) == [{"a": 0}]
 
@@ -227,7 +216,7 @@ def test_an_optional_field_is_absent_or_of_its_type() -> None:
     whole = [start, start | {"time": "now", "registered": None, "owner": {"host": "h", "pid": 1}}]
     assert typed_rows(Path("starts.jsonl"), whole, Start) == whole
     for wrong in ({"time": 3}, {"time": None}, {"owner": "me"}, {"registered": 4}):
-        with pytest.raises(DamagedRecordError, match=rf"starts\.jsonl, row 3: lacks {next(iter(wrong))}, or"):
+        with refuses(DamagedRecordError, "records.row_lacks_fields", number=3, lacking=next(iter(wrong))):
             typed_rows(Path("starts.jsonl"), [*whole, start | wrong], Start)
 
 
@@ -242,7 +231,7 @@ def test_a_long_name_is_cut_and_stays_distinct() -> None:
 def test_a_byte_order_mark_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 0}\n{"a": 1}\n')
-    with pytest.raises(DamagedRecordError, match=r"a\.jsonl, line 1: is damaged \(Unexpected UTF-8 BOM"):
+    with refuses(DamagedRecordError, "records.rows_damaged", path="a.jsonl"):
         read_jsonl(path)
 
 

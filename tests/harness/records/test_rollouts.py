@@ -129,8 +129,9 @@ def test_tokens_that_were_not_recorded_are_null_whatever_their_type(tmp_path: Pa
 )
 def test_tokens_that_do_not_agree_are_a_damaged_record(tmp_path: Path, name: str, value: object) -> None:
     write_rollouts(tmp_path / "1.parquet", [NOT_LEARNED_FROM, TOKENS, TOKENS | {name: value}])
-    with pytest.raises(DamagedRecordError, match=rf"1\.parquet: [^(]*{name}[^(]* is not of the tokens"):
+    with refuses(DamagedRecordError, "records.tokens_disagree", path="1.parquet") as refused:
         read_rollouts(tmp_path, list(TOKENS))
+    assert name in str(refused.value.fields["column"])
 
 
 @pytest.mark.parametrize(
@@ -149,5 +150,5 @@ def test_tokens_of_another_type_are_a_damaged_record(tmp_path: Path, name: str, 
     table = pyarrow.parquet.read_table(tmp_path / "1.parquet")
     table = table.set_column(table.column_names.index(name), name, values)
     pyarrow.parquet.write_table(table, tmp_path / "1.parquet")
-    with pytest.raises(DamagedRecordError, match=rf"1\.parquet: {name} is of another type"):
+    with refuses(DamagedRecordError, "records.column_type", path="1.parquet", name=name):
         read_rollouts(tmp_path, list(TOKENS))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
@@ -23,12 +22,9 @@ def test_a_record_is_read_whole(tmp_path):
     assert study.confirmation is not None and study.confirmation.shrinkage_pp == 3.8
 
 
-def test_nothing_was_searched(tmp_path):
+def test_what_is_not_there_is_not_found(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_study(tmp_path)
-
-
-def test_there_is_no_such_trial(tmp_path):
     with pytest.raises(KeyError):
         write_study(tmp_path, study_document(2)).trial(5)
 
@@ -42,8 +38,9 @@ def test_what_is_no_record_is_written_anew_by_the_search(tmp_path, text):
 
 def test_a_missing_field_is_named(tmp_path):
     for field in (whole := study_document(1)).keys() - {"schema"}:
-        with pytest.raises(DamagedRecordError, match=rf"study\.json: is damaged: {field}"):
+        with refuses(DamagedRecordError, "records.study_damaged", path="study.json") as refused:
             write_study(tmp_path, {name: value for name, value in whole.items() if name != field})
+        assert str(refused.value.fields["fault"]).startswith(field)
 
 
 def changed(number: int, /, **fields: object) -> dict[str, object]:
@@ -53,33 +50,34 @@ def changed(number: int, /, **fields: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("document", "fault"),
+    ("document", "named"),
     [
-        ([], "it holds no study"),
+        ([], ""),
         (study_document(1, seeds="0"), "seeds"),
-        (study_document(1, best=float("nan")), "not finite"),
-        (study_document(4, front=[99]), "99 not among the complete trials"),
-        (study_document(4, best=3), "3 not among the complete trials"),
-        (study_document(1) | {"objectives": []}, "0, where one or two are read"),
-        (study_document(1, confirmation=confirmation(5)), "confirmation: there is no trial 5"),
-        (study_document(1, confirmation=confirmation(0, contrast={})), "confirmation.contrast: lacks its verdict"),
+        (study_document(1, best=float("nan")), ""),
+        (study_document(4, front=[99]), "99"),
+        (study_document(4, best=3), "3"),
+        (study_document(1) | {"objectives": []}, "0"),
+        (study_document(1, confirmation=confirmation(5)), "confirmation: 5"),
+        (study_document(1, confirmation=confirmation(0, contrast={})), "confirmation.contrast:"),
         (changed(0, state="done"), "trials.0.state"),
-        (changed(0, values=[0.1, 0.2]), "trial 0: 2 values of 1 objectives"),
-        (changed(0, values=None), "trial 0: complete without values"),
-        (changed(1, number=0), "a number is given twice"),
-        (changed(1, params={"seed": 1}), "trial 1: seed not among the knobs"),
-        (changed(1, same_as=9), "trial 1: the same as 9, which is not a trial"),
-        (study_document(0, knobs={"a.b": {"kind": "float"}}), "a float range without"),
+        (changed(0, values=[0.1, 0.2]), "0: 2 1"),
+        (changed(0, values=None), "0:"),
+        (changed(1, number=0), "number"),
+        (changed(1, params={"seed": 1}), "1: seed"),
+        (changed(1, same_as=9), "1: 9,"),
+        (study_document(0, knobs={"a.b": {"kind": "float"}}), "float"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, document, fault):
-    with pytest.raises(DamagedRecordError, match=re.escape(fault)):
+def test_what_does_not_fit_is_named(tmp_path, document, named):
+    with refuses(DamagedRecordError, "records.study_damaged", path="study.json") as refused:
         write_study(tmp_path, document)
+    assert all(name in str(refused.value.fields["fault"]) for name in named.split())
 
 
-@pytest.mark.parametrize(("schema", "says"), [(SCHEMA + 1, "by a newer version"), (1, "by a development version")])
-def test_a_study_of_another_version_is_refused(tmp_path, schema, says):
-    with pytest.raises(OtherVersionError, match=rf"study\.json: was made {says} of bench"):
+@pytest.mark.parametrize(("schema", "code"), [(SCHEMA + 1, "newer_version"), (1, "development_version")])
+def test_a_study_of_another_version_is_refused(tmp_path, schema, code):
+    with refuses(OtherVersionError, f"records.{code}", path="study.json"):
         write_study(tmp_path, study_document(1, schema=schema))
 
 

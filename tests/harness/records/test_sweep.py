@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -59,70 +58,46 @@ def test_a_sweep_as_it_stands_is_asked_for_its_states_once(tmp_path: Path, monke
     assert [cell.state for cell in aside.cells] == ["done", "damaged"]
 
 
-def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_sweep(tmp_path / "none")
-
-
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "named"),
     [
-        ({"arms": "one"}, "is damaged: arms: Input should be a valid array"),
-        ({"baseline": "two"}, "two is its baseline or the arm of a cell, but not among its arms one"),
-        ({"cells": [{"arm": "up", "seed": 0, "hash": "0", "dir": "d"}]}, "up is its baseline or the arm of a cell"),
-        ({"cells": [1]}, "is damaged: cells.0: Input should be an object"),
-        ({"alpha": 5}, "is damaged: alpha: Input should be less than 1"),
-        ({"base_scores": [{"task": "a"}]}, "is damaged: metrics: Field required"),
-        ({"data": [{"task": "a"}]}, "is damaged: data.0.split: Field required; data.0.origin: Field required; data.0"),
-        (
-            {"base_scores": [{"task": "a", "metrics": {}, "reliability": [{"confidence": None}]}]},
-            "sweep.json, a, reliability, row 1: lacks count, correct_frac",
+        ({"arms": "one"}, "arms:"),
+        ({"baseline": "two"}, "baseline two one"),
+        ({"cells": [{"arm": "up", "seed": 0, "hash": "0", "dir": "d"}]}, "up cell one"),
+        ({"cells": [1]}, "cells.0:"),
+        *(({"alpha": alpha}, "alpha:") for alpha in (0, 1, -0.05, 5, float("nan"))),
+        ({"base_scores": [{"task": "a"}]}, "metrics:"),
+        ({"data": [{"task": "a"}]}, "data.0.split: data.0.origin:"),
+        ({"base_scores": [{"task": "a", "metrics": {}, "reliability": [{"confidence": None}]}]}, "count, correct_frac"),
+        ({"alpha": None, "k": None}, "alpha: k:"),
+        *(
+            ({"cells": [{"arm": "one", "seed": 0, "hash": "0", "dir": "d"} | {field: name}]}, f"cells.0.{field}:")
+            for field in ("dir", "evaluation")
+            for name in ("../../elsewhere", "/elsewhere", "..", "a/b", "")
         ),
-        ({"alpha": None, "k": None}, "is damaged: alpha: Field required; k: Field required. `bench run` writes it"),
     ],
 )
-def test_records_that_this_version_cannot_read_are_refused_in_words(
-    tmp_path: Path, change: dict[str, Any], says: str
-) -> None:
+def test_records_that_this_version_cannot_read_are_refused(tmp_path: Path, change: dict[str, Any], named: str) -> None:
     file = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1).path / "sweep.json"
     changed = json.loads(file.read_text()) | change
     file.write_text(json.dumps({key: value for key, value in changed.items() if change.get(key, "") is not None}))
     with pytest.raises(DamagedRecordError) as caught:
         read_sweep(file.parent)
-    assert says in str(caught.value) and str(file) in str(caught.value)
+    assert all(name in str(caught.value) for name in [str(file), *named.split()]), caught.value
 
 
 @pytest.mark.parametrize(
-    ("schema", "says"),
+    ("schema", "code"),
     [
-        (SCHEMA + 1, f"sweep.json: was made by a newer version of bench (records of schema {SCHEMA + 1}"),
-        (SCHEMA - 1, "sweep.json: was made by a development version of bench before 0.2."),
-        ("x", "sweep.json: was made by a development version of bench before 0.2."),
-        (None, "sweep.json: was made by a development version of bench before 0.2."),
+        (SCHEMA + 1, "newer_version"),
+        *((schema, "development_version") for schema in (SCHEMA - 1, "x", None)),
     ],
 )
-def test_records_of_other_versions_are_refused(tmp_path: Path, schema: Any, says: str) -> None:
+def test_records_of_other_versions_are_refused(tmp_path: Path, schema: Any, code: str) -> None:
     file = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1).path / "sweep.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": schema}))
-    with pytest.raises(OtherVersionError, match=re.escape(says)):
+    with refuses(OtherVersionError, f"records.{code}", path="sweep.json"):
         read_sweep(file.parent)
-
-
-@pytest.mark.parametrize("alpha", [0, 1, -0.05, 5, float("nan")])
-def test_an_alpha_that_is_no_level_is_damage(tmp_path: Path, alpha: float) -> None:
-    with pytest.raises(DamagedRecordError, match=r"sweep\.json: is damaged: alpha: Input should be"):
-        write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1, alpha=alpha)
-
-
-@pytest.mark.parametrize("name", ["../../elsewhere", "/elsewhere", "..", "a/b", ""])
-@pytest.mark.parametrize("field", ["dir", "evaluation"])
-def test_records_name_no_folder_but_their_own(tmp_path: Path, field: str, name: str) -> None:
-    write_sweep(tmp_path / "made", {"base": 0.0}, seeds=1)
-    document = json.loads((tmp_path / "made" / "sweep.json").read_text())
-    document["cells"][0][field] = name
-    (tmp_path / "made" / "sweep.json").write_text(json.dumps(document))
-    with pytest.raises(DamagedRecordError, match=f"cells.0.{field}: .* is not the plain name"):
-        read_sweep(tmp_path / "made")
 
 
 @pytest.mark.parametrize("link", ["cells", "cells/CELL", "cells/CELL/evaluations"])

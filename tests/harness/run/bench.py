@@ -39,8 +39,13 @@ SWEEP_SETTINGS = {"train.steps": 10, "train.checkpoint_every": 3, "eval.every": 
 PATIENCE_S = 300.0
 
 
-def write_sweep(folder: Path, arms: dict[str, dict[str, Any]] | None = None, seeds: int = 2) -> Path:
-    """A sweep `small` beside its profile; returns its path."""
+def write_sweep(
+    folder: Path,
+    arms: dict[str, dict[str, Any]] | None = None,
+    seeds: int = 2,
+    base: dict[str, Any] | None = None,
+) -> Path:
+    """A sweep `small` beside its profile; returns its path. base: settings on top of SWEEP_SETTINGS."""
     arms = arms or ARMS
     (folder / "small_profile.yaml").write_text(yaml.safe_dump({k: v for k, v in SETTINGS.items() if k != "algorithm"}))
     sweep = {
@@ -48,7 +53,7 @@ def write_sweep(folder: Path, arms: dict[str, dict[str, Any]] | None = None, see
         "question": "Does it go on?",
         "profile": "small_profile.yaml",
         "ablate": sorted({knob for arm in arms.values() for knob in arm}),
-        "base": {"algorithm": "grpo", **SWEEP_SETTINGS},
+        "base": {"algorithm": "grpo", **SWEEP_SETTINGS, **(base or {})},
         "arms": arms,
         "seeds": seeds,
     }

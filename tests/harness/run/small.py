@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
@@ -54,6 +58,40 @@ def run_cell(cell: CellRecord, spec: RunSpec, stopping: Stopping | None = None) 
     teacher = None if source is None else StartingPoint().teacher(spec, source).model
     examples = Examples(training_prompts(spec, {}), teacher=teacher)
     CellRun(cell, spec, begin, examples, ignore_progress, stopping=stopping).run()
+
+
+def new_cell(folder: Path) -> CellRecord:
+    """The record of a cell in this folder, which may be there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return CellRecord(folder, "arm", 0, "0")
+
+
+def trained(folder: Path, settings: dict[str, Any] | None = None, seed: int = 0) -> CellRecord:
+    """A cell, run to its end in this process; from its last checkpoint if there is one."""
+    cell = new_cell(folder)
+    run_cell(cell, small_spec(settings, seed))
+    return cell
+
+
+class Killed(BaseException):
+    """As sudden as a signal: nothing of ours catches it."""
+
+
+def trained_and_killed(
+    folder: Path, settings: dict[str, Any], before_step: int, seed: int = 0
+) -> tuple[CellRecord, CellRecord]:
+    """A cell that ran through, and what a kill before this step would have left of it: a copy from then."""
+    real = CellRun._train_step
+
+    def train_step(run: CellRun) -> None:
+        if run._step == before_step - 1:
+            shutil.copytree(folder / "whole", folder / "killed")
+        real(run)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CellRun, "_train_step", train_step)
+        whole = trained(folder / "whole", settings, seed)
+    return whole, new_cell(folder / "killed")
 
 
 def ignore_progress(event: Event) -> None:

@@ -135,3 +135,8 @@ def make_stage(
 
     find_stage(name).make(path, _OfModel(spec, path.parent, StartingPoint(), name, tell, model, engine))
     return told
+
+
+def load(spec: RunSpec, home: Path) -> None:
+    """Do the stage before all others, which refuses what a model cannot do."""
+    find_stage("load").make(home, StageContext(spec, home, StartingPoint(), "loading", lambda event: None))

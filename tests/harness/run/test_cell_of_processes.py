@@ -32,7 +32,10 @@ from tests.harness.run.stages_here import job_of
 pytestmark = pytest.mark.slow
 
 CELL = "sweep/cells/arm-s0-0000000000"
-SETTINGS: dict[str, Any] = {"train.steps": 6, "train.checkpoint_every": 1, "train.learning_rate": 1e-4, "eval.every": 3}
+SETTINGS: dict[str, Any] = {
+    **{"train.steps": 6, "train.checkpoint_every": 1, "train.learning_rate": 1e-4, "eval.every": 3},
+    **{"rollout.max_completion_tokens": 16, "eval.max_completion_tokens": 16},
+}
 
 
 def spec_of(processes: int = 1, sharding: str = "rows", **settings: Any) -> RunSpec:
@@ -111,7 +114,7 @@ def test_an_evaluation_that_is_interrupted_leaves_a_checkpoint(tmp_path: Path) -
     finally:
         signal.signal(signal.SIGALRM, before)
     cell = CellRecord.at(tmp_path / CELL)
-    assert (cell.state, cell.reason) == ("interrupted", "interrupted; the next run continues it")
+    assert cell.state == "interrupted"
     assert [path.name for path in checkpoint_folders(cell.checkpoints)] == ["step-000000", "step-000003"]
 
 
@@ -143,19 +146,8 @@ def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:
             os.kill(there[1], signal.SIGKILL)
 
     state, reason = run(tmp_path, spec_of(2, train__steps=1000), kill)
-    assert state == "failed"
-    assert reason == "its worker process was killed by signal 9 (on process 1 of the cell's 2)"
+    assert state == "failed" and "signal 9" in str(reason)
     assert processes_of(tmp_path) == {}
-
-
-def test_two_processes_learn_gold_answers_as_one_does(tmp_path: Path) -> None:
-    gold: dict[str, Any] = {"reward__parts": {"vr_cli": 0.5, "jepo": 0.5}, "train__steps": 2, "eval__every": 0}
-    together, alone = tmp_path / "together", tmp_path / "alone"
-    assert run(alone, spec_of(**gold)) == run(together, spec_of(2, **gold)) == ("done", None)
-    cell, expected = CellRecord.at(together / CELL), CellRecord.at(alone / CELL)
-    for row, other in zip(cell.read_steps(), expected.read_steps(), strict=True):
-        for name in ("gold/answer_logp", "gold/improvement", "loss/answer", "grad_norm"):
-            assert row[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
 
 
 def test_two_processes_are_judged_as_one_is(tmp_path: Path) -> None:
@@ -179,22 +171,26 @@ def test_two_processes_are_judged_as_one_is(tmp_path: Path) -> None:
     assert row["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3, abs=1e-6)
 
 
-def test_two_processes_draw_from_older_weights_in_slices_as_one_does(tmp_path: Path) -> None:
+def test_two_processes_draw_from_older_weights_in_slices_and_learn_gold_answers_as_one_does(tmp_path: Path) -> None:
     """Also where the other process has been started anew, and knows of them by the first alone."""
     stale: dict[str, Any] = {
-        "rollout__staleness_steps": 2,
+        "rollout__staleness_steps": 1,
         "rollout__partial": {"type": "slices", "slice_tokens": 8},
         "objective__sampler_correction__type": "token_truncate",
+        "reward__parts": {"correct": 1.0, "vr_cli": 0.5, "jepo": 0.5},
+        "train__steps": 4,
         "eval__every": 0,
     }
     together, alone = tmp_path / "together", tmp_path / "alone"
     assert run(alone, spec_of(**stale)) == ("done", None)
     with pytest.raises(Interrupted):
-        run(together, spec_of(2, **stale), stop_at(4))
+        run(together, spec_of(2, **stale), stop_at(3))
     assert run(together, spec_of(2, **stale)) == ("done", None)
     cell, expected = CellRecord.at(together / CELL), CellRecord.at(alone / CELL)
     for row, other in zip(cell.read_steps(), expected.read_steps(), strict=True):
-        for name in ("reward/mean", "staleness/steps_mean", "staleness/prompts_under_way"):
+        for name in ("reward/correct", "staleness/steps_mean", "staleness/prompts_under_way"):
             assert row[name] == other[name], name
         assert row["mismatch/k3"] == pytest.approx(other["mismatch/k3"], rel=1e-2, abs=1e-6)
-    assert cell.read_steps()[-1]["staleness/steps_mean"] > 2
+        for name in ("gold/answer_logp", "gold/improvement", "loss/answer", "grad_norm"):
+            assert row[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
+    assert cell.read_steps()[-1]["staleness/steps_mean"] > 1

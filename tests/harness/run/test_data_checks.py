@@ -70,18 +70,16 @@ def test_two_sources_of_one_split_are_recorded_apart(tmp_path: Path, hub: list[d
         record_source(cache, task(both), "test")
 
 
-def test_a_file_of_ones_own_may_change(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n")
-    mine = task(TaskRows("mine", LocalFile("rows.jsonl", tmp_path)))
-    first = record_source(tmp_path / "cache", mine, "test")
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1", "answer": "3"}) + "\n")
-    second = record_source(tmp_path / "cache", mine, "test")
-    assert first is not None and second is not None and first["digest"] != second["digest"]
-
-
-def test_generated_problems_come_from_nowhere(tmp_path: Path) -> None:
-    assert record_source(tmp_path, get_task("arithmetic"), "test") is None
-    assert list(tmp_path.iterdir()) == []
+def test_a_file_of_ones_own_may_change_and_generated_problems_come_from_nowhere(tmp_path: Path) -> None:
+    digests = []
+    for answer in ("2", "3"):
+        (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1", "answer": answer}) + "\n")
+        found = record_source(tmp_path / "cache", task(TaskRows("mine", LocalFile("rows.jsonl", tmp_path))), "test")
+        assert found is not None
+        digests.append(found["digest"])
+    assert digests[0] != digests[1]
+    assert record_source(tmp_path / "other", get_task("arithmetic"), "test") is None
+    assert not (tmp_path / "other").exists()
 
 
 # Gold texts.
@@ -109,33 +107,25 @@ def policy() -> LanguageModel:
 
 
 @pytest.mark.parametrize(
-    ("row", "settings", "says"),
+    ("row", "settings", "code", "fields"),
     [
-        (
-            {},
-            {"rollout.max_completion_tokens": 125},
-            "take 132 tokens together, but the context of model.source has 128",
-        ),
-        (
-            {"answer": "four"},
-            {},
-            "the tokenizer of model.source lacks characters of 'four' in the problem mine-train-00001",
-        ),
-        ({"problem": "two+2="}, {}, "lacks characters of 'two"),
-        (
-            {"solution": ""},
-            {"reward.vr_cli.gold": "solution"},
-            "the problem mine-train-00001 of .* has no solution, whose likelihood",
-        ),
+        ({}, {"rollout.max_completion_tokens": 125}, "exceeds_context", {"needed_tokens": 132, "context_tokens": 128}),
+        ({"answer": "four"}, {}, "not_in_vocabulary", {"text": "'four'", "problem": "mine-train-00001"}),
+        ({"problem": "two+2="}, {}, "not_in_vocabulary", {"problem": "mine-train-00001"}),
+        ({"solution": ""}, {"reward.vr_cli.gold": "solution"}, "missing", {"problem": "mine-train-00001"}),
     ],
 )
 def test_gold_texts_that_cannot_be_asked_about_are_told_before_training(
-    row: dict[str, str], settings: dict[str, object], says: str, tmp_path: Path, policy: LanguageModel
+    row: dict[str, str],
+    settings: dict[str, object],
+    code: str,
+    fields: dict[str, object],
+    tmp_path: Path,
+    policy: LanguageModel,
 ) -> None:
-    fine = gold_task(tmp_path, ROWS)
-    require_gold_texts(small_spec(fine), policy, None)
+    require_gold_texts(small_spec(gold_task(tmp_path, ROWS)), policy, None)
     faulty = gold_task(tmp_path, [ROWS[0], ROWS[1] | row])
-    with pytest.raises(RefusedError, match=says):
+    with refuses(RefusedError, f"run.gold_text_{code}", **fields):
         require_gold_texts(small_spec(faulty | settings), policy, None)
     require_gold_texts(small_spec(faulty | {"reward.parts": {"correct": 1.0}}), policy, None)
 

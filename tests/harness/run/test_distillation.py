@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,22 +16,20 @@ from evals.errors import EvalError
 from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
+from harness.config.hashing import training_hash
 from harness.config.model_source import TINY
-from harness.config.run_spec import RunSpec
 from harness.engines.base import make_engine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
-from harness.models.start import StartingPoint
 from harness.plan.memory import estimate_memory
 from harness.plan.plan import make_plan
-from harness.records import CellRecord
 from harness.run.learning.base import Examples
 from harness.run.learning.rollouts import Rollouts
-from harness.run.stages import StageContext, find_stage, result_path, stages_of_cell
+from harness.run.stages import find_stage, result_path, stages_of_cell
 from harness.run.sweep import SweepRun
 from harness.training.batch import Batch
-from tests.harness.run.small import SETTINGS, run_cell, small_spec
-from tests.harness.run.stages_here import AllHere, Quiet
+from tests.harness.run.small import SETTINGS, small_spec, trained
+from tests.harness.run.stages_here import AllHere, Quiet, load
 from tests.refusals import refuses
 
 PROBLEMS = list(get_task("arithmetic").split("train").load()[:6])
@@ -98,34 +97,24 @@ def test_a_teacher_sees_the_solution_and_the_student_does_not(tiny: LanguageMode
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"algorithm": "gkd", "teacher.type": "none"}, r"objective\.distill\.where=loss without a teacher"),
-        ({"algorithm": "sft", "rollout.sampler": "teacher"}, r"rollout\.sampler=teacher without a teacher"),
-        ({"teacher.type": "model"}, "nothing uses the teacher"),
-        ({"algorithm": "opd", "teacher.template": None}, "under the same prompt, and the objective uses no rewards"),
-        ({"budget.teacher_tokens": 7}, r"budget\.teacher_tokens=7 without a teacher"),
-        ({"algorithm": "opd", "rollout.sampler": "initial"}, "a reward for the policy's own tokens"),
-        (GIVEN | {"rollout.samples_per_prompt": 4}, "Set samples_per_prompt to 1"),
-        ({"task.template": "solution_shown"}, r"task\.template=solution_shown: .* only a teacher may see"),
-        ({"eval.template": "solution_shown"}, r"eval\.template=solution_shown: .* only a teacher may see"),
-        ({"rollout.policy_frac": 0.5}, "policy_frac=0.5 has no effect while sampler=policy"),
-        ({"algorithm": "gkd", "teacher.source": "tiny"}, r"teacher\.source takes .* must be builtin:tiny"),
-        (
-            {"algorithm": "gkd", "teacher.cold_start": RECIPE | {"data": "solutions:arithmetc"}},
-            "did you mean arithmetic",
-        ),
-        ({"algorithm": "gkd", "teacher.template": "soluton_shown"}, "did you mean solution_shown"),
+        ({"algorithm": "gkd", "teacher.type": "none"}, "objective.distill.where=loss without"),
+        ({"algorithm": "sft", "rollout.sampler": "teacher"}, "rollout.sampler=teacher without"),
+        ({"teacher.type": "model"}, "uses the teacher"),
+        ({"algorithm": "opd", "teacher.template": None}, "under the same prompt"),
+        ({"budget.teacher_tokens": 7}, "budget.teacher_tokens=7"),
+        ({"algorithm": "opd", "rollout.sampler": "initial"}, "the policy's own tokens"),
+        (GIVEN | {"rollout.samples_per_prompt": 4}, "samples_per_prompt to 1"),
+        ({"task.template": "solution_shown"}, "task.template=solution_shown"),
+        ({"eval.template": "solution_shown"}, "eval.template=solution_shown"),
+        ({"rollout.policy_frac": 0.5}, "policy_frac=0.5"),
+        ({"algorithm": "gkd", "teacher.source": "tiny"}, "teacher.source takes"),
+        ({"algorithm": "gkd", "teacher.cold_start": RECIPE | {"data": "solutions:arithmetc"}}, "mean arithmetic"),
+        ({"algorithm": "gkd", "teacher.template": "soluton_shown"}, "mean solution_shown"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict[str, Any], complaint: str) -> None:
-    from harness.config.hashing import training_hash
-
-    with pytest.raises(RefusedError, match=complaint):
+    with pytest.raises(RefusedError, match=re.escape(complaint)):
         training_hash(small_spec(settings))
-
-
-def load(spec: RunSpec, home: Path) -> None:
-    context = StageContext(spec, home, StartingPoint(), "loading", lambda event: None)
-    find_stage("load").make(home, context)
 
 
 def test_a_teacher_with_other_tokens_is_refused_before_training(tmp_path: Path) -> None:
@@ -145,7 +134,7 @@ def test_a_teacher_with_other_tokens_is_refused_before_training(tmp_path: Path) 
 def test_a_teachers_prompt_must_leave_room(tmp_path: Path) -> None:
     long = tmp_path / "long.yaml"
     long.write_text(f"text: '{'1' * 90}{{problem}}{{solution}}'")
-    with pytest.raises(RefusedError, match="exceed the model's context"):
+    with pytest.raises(RefusedError, match="context"):
         load(small_spec({"algorithm": "gkd", "teacher.template": str(long)}), tmp_path)
 
 
@@ -185,9 +174,8 @@ def test_plans_count_the_teacher() -> None:
 
 @pytest.mark.slow
 def test_a_cell_ends_with_its_budget_of_scored_tokens_and_keeps_no_teacher(tmp_path: Path) -> None:
-    cell = CellRecord(tmp_path, "arm", 0, "0")
     settings = {"algorithm": "opd", "teacher.source": "scratch:tiny", "budget.teacher_tokens": 300, "train.steps": 9}
-    run_cell(cell, small_spec(settings | {"eval.every": 0, "eval.problems": 2, "eval.samples": 1}))
+    cell = trained(tmp_path, settings | {"eval.every": 0, "eval.problems": 2, "eval.samples": 1})
     rows = cell.read_steps()
     assert 300 <= rows[-1]["teacher_tokens"] == rows[-1]["generated_tokens"]
     assert rows[-2]["teacher_tokens"] < 300 and len(rows) < 9

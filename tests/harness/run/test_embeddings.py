@@ -10,19 +10,18 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
 from harness.models.language_model import load_model
-from harness.records import CellRecord
-from harness.run.cell import CellRun
 from harness.run.embeddings import NEIGHBOURS, FollowedTokens, principal_axes, word_tokens
 from harness.training.checkpoint import load_latest
-from tests.harness.run.small import run_cell, small_spec
+from tests.harness.run.small import trained, trained_and_killed
 
 
 @given(st.integers(0, 10_000), st.integers(3, 9), st.integers(2, 7))
+@settings(max_examples=25)
 def test_the_axes_are_eigenvectors_of_the_covariance_and_have_a_sign(seed: int, n: int, dims: int) -> None:
     rows = torch.from_numpy(np.random.default_rng(seed).normal(size=(n, dims)) * np.arange(1, dims + 1) ** 2)
     axes = principal_axes(rows)
@@ -82,32 +81,17 @@ def test_the_nearest_others_are_followed_too() -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_records_both_ends_and_a_resumed_one_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = small_spec({"train.learning_rate": 3e-3, "eval.every": 0})
-    cells = [CellRecord(tmp_path / name, "arm", 0, "0") for name in ("whole", "resumed")]
-    for cell in cells:
-        cell.path.mkdir()
-    run_cell(cells[0], spec)
-    real = CellRun._train_step
-
-    def killed_in_step_4(self: CellRun) -> None:
-        if self._step == 3:
-            raise KeyboardInterrupt
-        real(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CellRun, "_train_step", killed_in_step_4)
-        with pytest.raises(KeyboardInterrupt):
-            run_cell(cells[1], spec)
-    assert cells[1].read_embeddings() == []
-    run_cell(cells[1], spec)
-    assert cells[0].read_embeddings() == cells[1].read_embeddings()
+def test_a_cell_records_both_ends_and_a_resumed_one_the_same(tmp_path: Path) -> None:
+    quick = {"train.learning_rate": 3e-3, "eval.every": 0}
+    whole, killed = trained_and_killed(tmp_path, quick, before_step=4)
+    assert killed.read_embeddings() == []
+    assert trained(killed.path, quick).read_embeddings() == whole.read_embeddings()
 
     start = load_model("builtin:tiny").model.get_input_embeddings().weight.detach().double()
-    checkpoint = load_latest(cells[0].checkpoints, lambda checkpoint: None)
+    checkpoint = load_latest(whole.checkpoints, lambda checkpoint: None)
     assert checkpoint is not None
     end = checkpoint.weights["model.embed_tokens.weight"].double()
-    rows = cells[0].read_embeddings()
+    rows = whole.read_embeddings()
     tokens = [row["token"] for row in rows]
     centred, axes = start[tokens] - start[tokens].mean(0), principal_axes(start[tokens])
     places = torch.tensor([[row["start_x"], row["start_y"], row["end_x"], row["end_y"]] for row in rows]).double()
@@ -117,13 +101,11 @@ def test_a_cell_records_both_ends_and_a_resumed_one_the_same(tmp_path: Path, mon
     assert [row["moved"] for row in rows] == pytest.approx(steps.norm(dim=1).tolist(), rel=1e-6)
     assert min(row["moved"] for row in rows) > 0
     assert [row["centre_distance"] for row in rows] == pytest.approx(centred.norm(dim=1).tolist(), rel=1e-6)
-    assert "embeddings.jsonl" in cells[0].read_status()["records"]
+    assert "embeddings.jsonl" in whole.read_status()["records"]
 
 
 @pytest.mark.slow
 def test_with_adapters_no_embedding_moves(tmp_path: Path) -> None:
-    cell = CellRecord(tmp_path / "cell", "arm", 0, "0")
-    cell.path.mkdir()
-    run_cell(cell, small_spec({"model.lora.type": "lora", "train.steps": 2, "eval.every": 0}))
+    cell = trained(tmp_path, {"model.lora.type": "lora", "train.steps": 2, "eval.every": 0})
     rows = cell.read_embeddings()
     assert rows and all(row["moved"] == 0 for row in rows)

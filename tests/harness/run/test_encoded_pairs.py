@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from harness.errors import RefusedError
 from harness.run.encoded_pairs import EncodedPairs, PairCounts, Ragged, load_pairs, save_pairs
 from harness.run.prompts import Uniform
 from tests.harness.run.test_prompt_order import ids, problems
+from tests.refusals import refuses
 
 
 def ragged(rows: list[list[int]]) -> Ragged:
@@ -45,35 +47,19 @@ def test_ragged_rows_are_those_that_were_given(rows: list[list[int]]) -> None:
     assert padded.tolist() == [row + [0] * (padded.shape[1] - len(row)) for row in rows]
 
 
-class TestBatches:
-    def test_hold_the_pairs_in_the_order_asked_for(self) -> None:
-        batch = encoded(4).batch([2, 0])
-        assert batch.chosen.prompts == batch.rejected.prompts == [[2, 2], [0, 0]]
-        assert batch.chosen.completions.tolist() == [[1, 1, 1], [1, 0, 0]]
-        assert batch.chosen.completions.dtype == torch.int64
-        assert batch.chosen.lengths.tolist() == [3, 1]
-        assert batch.rejected.completions.tolist() == [[2, 3], [2, 3]]
-        assert batch.groups.tolist() == [2, 0]
-
-    def test_bring_the_reference_log_probs_of_their_tokens(self) -> None:
-        batch = encoded(4).batch([2, 0])
-        assert batch.ref_logps is not None
-        assert batch.ref_logps.tolist() == [[-4, -5, -6], [-1, 0, 0], [-96, -95, 0], [-100, -99, 0]]
+def test_batches_hold_the_pairs_in_the_order_asked_for_with_their_reference_log_probs() -> None:
+    batch = encoded(4).batch([2, 0])
+    assert batch.chosen.prompts == batch.rejected.prompts == [[2, 2], [0, 0]]
+    assert batch.chosen.completions.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch.chosen.completions.dtype == torch.int64
+    assert batch.chosen.lengths.tolist() == [3, 1]
+    assert batch.rejected.completions.tolist() == [[2, 3], [2, 3]]
+    assert batch.groups.tolist() == [2, 0]
+    assert batch.ref_logps is not None
+    assert batch.ref_logps.tolist() == [[-4, -5, -6], [-1, 0, 0], [-96, -95, 0], [-100, -99, 0]]
 
 
 class TestOrder:
-    @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 5))
-    def test_every_pair_once_an_epoch(self, total: int, count: int, seed: int) -> None:
-        count = min(count, total)
-        pairs = encoded(total)
-        drawn = [at for step in range(1, 2 * total + 1) for at in pairs.of_step(step, count, seed)]
-        for start in range(0, len(drawn) - total + 1, total):
-            assert sorted(drawn[start : start + total]) == list(range(total))
-
-    def test_each_epoch_and_each_seed_has_its_own(self) -> None:
-        pairs = encoded(10)
-        assert len({tuple(pairs.of_step(step, 10, seed)) for step in (1, 2, 3) for seed in (0, 1)}) == 6
-
     def test_is_that_of_uniform_prompts(self) -> None:
         for step in range(1, 9):
             of_prompts = ids(Uniform(problems(10), seed=3).draw(step, 4, 0.0))
@@ -83,9 +69,9 @@ class TestOrder:
         counts = PairCounts(rows=9, kept=3, prompt_too_long=1, side_too_long=2, equal_after_truncation=3, truncated=0)
         pairs = replace(encoded(3), counts=counts)
         assert len(pairs.of_step(1, 3, 0)) == 3
-        message = r"pairs_per_step is 4, but of 9 pairs 3 are left \(1 leave .*, 2 have .*, 3 are the same.*Lower"
-        with pytest.raises(RefusedError, match=message):
+        with refuses(RefusedError, "run.few_pairs_left", pairs_per_step=4, n_pairs=9, n_left=3) as refused:
             pairs.of_step(1, 4, 0)
+        assert re.findall(r"\d", str(refused.value.fields["dropped"])) == ["1", "2", "3"]
 
 
 class TestFile:
@@ -107,7 +93,7 @@ class TestFile:
             raise OSError("disk full")
 
         monkeypatch.setattr(os, "fsync", fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(OSError):
             save_pairs(tmp_path / "pairs", encoded(4), {})
         assert list(tmp_path.iterdir()) == []
 
@@ -134,5 +120,5 @@ class TestFile:
                 other = json.loads(metadata["pairs"])
                 del other["counts"]["kept"]
                 save_file(tensors, path, {"pairs": json.dumps(other)})
-        with pytest.raises(RefusedError, match=r"pairs: is damaged \(.+\)\. Delete it; the next run makes it again"):
+        with refuses(RefusedError, "run.encoded_pairs_damaged", path="pairs"):
             load_pairs(path)

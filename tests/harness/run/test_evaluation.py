@@ -48,8 +48,7 @@ def test_calibration_is_that_of_the_drawn_samples(model: LanguageModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "settings"),
-    [(1, {}), (2, {"eval.temperature": 0.6}), (2, {"eval.top_p": 0.9}), (2, {"eval.top_k": 5})],
+    ("samples", "settings"), [(1, {}), (2, {"eval.temperature": 0.6}), (2, {"eval.top_p": 0.9}), (2, {"eval.top_k": 5})]
 )
 def test_calibration_is_none_where_samples_are_not_the_policys_own(
     model: LanguageModel, samples: int, settings: dict[str, Any]

@@ -9,9 +9,8 @@ import pytest
 
 from harness.models.language_model import load_model
 from harness.models.start import StartingPoint
-from harness.records import CellRecord
 from harness.run.flops import FlopsRule
-from tests.harness.run.small import run_cell, small_spec
+from tests.harness.run.small import small_spec, trained
 
 TINY_WEIGHTS = sum(weight.numel() for weight in load_model("builtin:tiny").model.parameters())
 LORA: dict[str, Any] = {"model.lora": {"type": "lora", "rank": 4}}
@@ -39,29 +38,25 @@ def test_frozen_weights_take_no_gradient() -> None:
 @pytest.mark.parametrize("budget", [{"budget.trained_tokens": 500}, {"budget.flops": 2e9}])
 def test_a_cell_ends_with_its_budget(budget: dict[str, Any], tmp_path: Path) -> None:
     """Which of two is used first: the other is far off."""
-    cell = CellRecord(tmp_path, "arm", 0, "0")
     small = {"train.steps": 30, "eval.every": 0, "eval.problems": 2, "eval.samples": 1, "budget.tokens": 10**6}
-    run_cell(cell, small_spec(small | {"budget.trained_tokens": 10**6} | budget))
+    cell = trained(tmp_path, small | {"budget.trained_tokens": 10**6} | budget)
     rows = cell.read_steps()
     knob, most = next(iter(budget.items()))
     column = knob.removeprefix("budget.")
     assert rows[-2][column] < most <= rows[-1][column]
     assert 1 < len(rows) < 30
-    trained = 0
+    total = 0
     for row in rows:
-        trained += row["tokens_in_loss"]  # one optimiser step for each batch, of what can change a weight
-        assert row["trained_tokens"] == trained <= row["generated_tokens"]
+        total += row["tokens_in_loss"]  # one optimiser step for each batch, of what can change a weight
+        assert row["trained_tokens"] == total <= row["generated_tokens"]
         if column == "flops":
-            assert row["flops"] == (2 * row["generated_tokens"] + 6 * trained) * TINY_WEIGHTS
+            assert row["flops"] == (2 * row["generated_tokens"] + 6 * total) * TINY_WEIGHTS
 
 
 @pytest.mark.slow
 def test_tokens_of_each_epoch_and_of_both_sides_count(tmp_path: Path) -> None:
     small = {"train.steps": 1, "eval.every": 0, "eval.problems": 2, "eval.samples": 1, "budget.trained_tokens": 10**6}
-    for algorithm in ("grpo", "dpo"):
-        for epochs in (1, 3):
-            cell = CellRecord(tmp_path / f"{algorithm}-{epochs}", "arm", 0, "0")
-            cell.path.mkdir(parents=True, exist_ok=True)
-            run_cell(cell, small_spec(small | {"algorithm": algorithm, "train.epochs": epochs}))
-            (row,) = cell.read_steps()
-            assert row["trained_tokens"] == epochs * row["tokens_in_loss"] > 0
+    for algorithm, epochs in (("grpo", 1), ("grpo", 3), ("dpo", 3)):
+        settings = small | {"algorithm": algorithm, "train.epochs": epochs}
+        (row,) = trained(tmp_path / f"{algorithm}-{epochs}", settings).read_steps()
+        assert row["trained_tokens"] == epochs * row["tokens_in_loss"] > 0

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness.records import CellRecord
-from harness.run.health import FLAGS, health_flags
-from tests.harness.run.small import run_cell, small_spec
+from harness.run.health import health_flags
+from tests.harness.run.small import trained
 
 
 def steps(first: dict[str, float], last: dict[str, float], between: int = 0) -> list[dict[str, Any]]:
@@ -60,11 +59,6 @@ def test_steps_that_learned_from_nothing_have_no_say() -> None:
     assert health_flags([row | none for row in rows], diverged=False) == []
 
 
-def test_names_are_distinct_and_meanings_are_sentences() -> None:
-    assert len({flag.name for flag in FLAGS}) == len(FLAGS)
-    assert all(flag.meaning.endswith(".") and len(flag.meaning) > 40 for flag in FLAGS)
-
-
 SOUND: dict[str, Any] = {
     **{"entropy/full": 1.0, "len/mean": 10.0, "len/truncated_frac": 0.0, "reward/mean": 0.5, "reward/unscored": 0},
     **{"reward/correct": 0.5, "grad_norm": 0.3, "kl/exact_start": 0.01},
@@ -107,12 +101,6 @@ def test_a_task_that_was_never_solved_has_no_score_to_lose() -> None:
     assert health_flags(rows, diverged=False) == []
 
 
-def new_cell(folder: Path) -> CellRecord:
-    path = folder / "cell"
-    path.mkdir()
-    return CellRecord(path, "arm", 0, "0")
-
-
 def test_a_score_that_is_lost_in_the_last_steps_is_seen_in_the_final_evaluation() -> None:
     rows = [SOUND | {"reward/correct": 0.5}] * 30 + [SOUND | {"reward/correct": 0.0}] * 4
     assert health_flags(rows, False, 0.4) == health_flags(rows, False) == []
@@ -128,16 +116,14 @@ def test_a_cell_is_judged_by_its_final_evaluation_too(tmp_path: Path, monkeypatc
         return []
 
     monkeypatch.setattr("harness.run.cell.health_flags", judge)
-    cell = new_cell(tmp_path)
-    run_cell(cell, small_spec({"train.steps": 1, "eval.every": 0}))
+    cell = trained(tmp_path, {"train.steps": 1, "eval.every": 0})
     assert judged == [cell.read_scores()[-1]["metrics"]["avg@n"]]
 
 
 def test_a_learning_rate_of_1e30_is_flagged(tmp_path: Path) -> None:
     """The first step leaves weights that draw every token alike: finite, so nothing diverges, and no gradient."""
     settings = {"train.learning_rate": 1e30, "train.warmup_steps": 0, "train.steps": 3, "eval.every": 0}
-    cell = new_cell(tmp_path)
-    run_cell(cell, small_spec(settings))
+    cell = trained(tmp_path, settings)
     assert {"score_collapse", "policy_collapse", "no_gradient"} <= set(cell.flags)
 
 
@@ -145,6 +131,5 @@ def test_a_reward_that_is_nan_for_all_is_flagged(tmp_path: Path, monkeypatch: py
     (tmp_path / "unscorable.py").write_text("def never(group, context):\n    return [float('nan')] * len(group)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    cell = new_cell(tmp_path)
-    run_cell(cell, small_spec({"reward.parts": {"unscorable:never": 1.0}, "train.steps": 2, "eval.every": 0}))
+    cell = trained(tmp_path, {"reward.parts": {"unscorable:never": 1.0}, "train.steps": 2, "eval.every": 0})
     assert {"no_reward", "no_gradient"} <= set(cell.flags)

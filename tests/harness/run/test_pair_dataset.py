@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +21,10 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.run.encoded_pairs import EncodedPairs, load_pairs
 from harness.run.stages import pairs as pair_dataset
 from harness.run.stages.pairs import encode_pairs
-from harness.training.sequences import score_completions
 from tests.fetch_model import NAME
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -124,31 +125,25 @@ class TestEncoding:
             "rows": 5, "kept": 3, "prompt_too_long": 1, "side_too_long": 0, "equal_after_truncation": 1, "truncated": 2,
         }  # fmt: skip
 
-    def test_a_prompt_that_fills_the_context_is_refused_whatever_is_done_with_the_long(
-        self, model: LanguageModel
-    ) -> None:
+    def test_what_cannot_be_encoded_is_refused(self, model: LanguageModel) -> None:
         fits, fills = ("1" * 127, "2", "3"), ("1" * 128, "2", "3")
         assert encode([fits, ("1", "2", "3")], model).counts.prompt_too_long == 1
+        where = "file, line 2"
         for rule in ("drop", "truncate"):
-            with pytest.raises(RefusedError, match=r"file, line 2: its prompt has 128 tokens.*context is 128 tokens"):
+            with refuses(RefusedError, "run.pair_prompt_exceeds_context", where=where, prompt_tokens=128):
                 encode([PAIRS[0], fills], model, too_long=rule)
-
-    def test_max_tokens_is_within_the_context(self, model: LanguageModel) -> None:
         assert len(encode(PAIRS, model, max_tokens=128)) == 5
-        with pytest.raises(RefusedError, match=r"pairs\.max_tokens=129 exceeds the model's context of 128 tokens"):
+        with refuses(RefusedError, "run.pair_tokens_exceed_context", max_tokens=129, context=128):
             encode(PAIRS, model, max_tokens=129)
+        with refuses(RefusedError, "run.pair_not_encodable", where=where):
+            encode([PAIRS[0], ("1", "x", "y")], model)
+        with refuses(RefusedError, "run.no_pair_left", n_pairs=5, max_tokens=5) as refused:
+            encode(PAIRS, model, max_tokens=5)
+        assert re.findall(r"\d", str(refused.value.fields["dropped"])) == ["2", "3"]
 
     def test_a_model_without_a_bound_takes_any_length(self, model: LanguageModel) -> None:
         unbound = without_weights(model.tokenizer, context=None)
         assert len(encode([("1" * 200, "2", "3")], unbound, max_tokens=300)) == 1
-
-    def test_sides_that_the_tokenizer_does_not_tell_apart_are_refused(self, model: LanguageModel) -> None:
-        with pytest.raises(RefusedError, match="file, line 2: to the model's tokenizer chosen and rejected are the"):
-            encode([PAIRS[0], ("1", "x", "y")], model)
-
-    def test_no_pair_left_is_refused(self, model: LanguageModel) -> None:
-        with pytest.raises(RefusedError, match=r"none of its 5 pairs .*=5.*\(2 leave.*3 have.*to truncate"):
-            encode(PAIRS, model, max_tokens=5)
 
 
 class TestStage:
@@ -172,8 +167,7 @@ class TestStage:
             "temperature": 1.0,
         }
 
-    @pytest.mark.parametrize("temperature", [1.0, 0.7])
-    @pytest.mark.parametrize("chunk_pairs", [2, 256])
+    @pytest.mark.parametrize(("temperature", "chunk_pairs"), [(1.0, 256), (0.7, 2)])
     def test_reference_log_probs_are_those_of_a_plain_forward_pass(
         self,
         tmp_path: Path,
@@ -201,19 +195,6 @@ class TestStage:
         assert float(torch.cat(errors).mean()) < 1e-6
         assert float(torch.cat(errors).max()) < 2e-5
 
-    def test_reference_log_probs_are_those_that_training_starts_from(
-        self, tmp_path: Path, data: str, model: LanguageModel
-    ) -> None:
-        pairs = prepare(tmp_path / "pairs", spec_of(data), model)
-        batch = pairs.batch(pairs.of_step(1, 3, seed=0))
-        assert batch.ref_logps is not None
-        rows = torch.arange(6)
-        with torch.no_grad():
-            logps, _ = score_completions(model.model, batch.sequences, rows, 1.0, model.pad_token_id)
-        torch.testing.assert_close(batch.ref_logps, logps, atol=1e-5, rtol=1e-6)
-        assert float((batch.ref_logps - logps).abs().mean()) < 1e-6
-        assert float(batch.ref_logps.mean()) < -0.1
-
     def test_without_a_reference_nothing_is_scored(
         self, tmp_path: Path, data: str, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -231,8 +212,9 @@ class TestStage:
 
     def test_fewer_pairs_than_a_step_needs_are_refused(self, tmp_path: Path, data: str, model: LanguageModel) -> None:
         spec = spec_of(data, pairs_per_step=5, max_tokens=12)
-        with pytest.raises(RefusedError, match=r"per_step is 5, but of 5 pairs 3 are left \(1 leave .*, 1 have"):
+        with refuses(RefusedError, "run.few_pairs_left", pairs_per_step=5, n_pairs=5, n_left=3) as refused:
             prepare(tmp_path / "pairs", spec, model)
+        assert re.findall(r"\d", str(refused.value.fields["dropped"])) == ["1", "1"]
         assert not (tmp_path / "pairs").exists()
 
 

@@ -74,11 +74,6 @@ def test_counts_what_is_correct_of_samples_drawn_as_in_training(tmp_path: Path, 
     assert len(set(counts.values())) > 2
 
 
-def test_the_seed_of_a_cell_does_not_count(tmp_path: Path, model: LanguageModel) -> None:
-    one, other = (measure(tmp_path / f"{seed}.json", model, small_spec(FILTER, seed)) for seed in (0, 1))
-    assert one == other
-
-
 def test_goes_on_after_a_kill_as_if_unbroken(
     tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,9 +94,3 @@ def test_goes_on_after_a_kill_as_if_unbroken(
     assert measure(path, model, spec, engine) == unbroken
     assert engine.prompts == [2]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["rates.json", "unbroken.json"]
-
-
-def test_tells_how_far_it_is(tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 5 * SAMPLES)
-    told = make_stage("pass_rates", tmp_path / "rates.json", small_spec(FILTER), model, Counting(model))
-    assert told == [(5, 12), (10, 12), (12, 12)]

@@ -14,6 +14,7 @@ from harness.run.encoded_pairs import load_pairs
 from harness.run.program_inputs import pairs_by_step, prompts_by_step
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -40,5 +41,5 @@ def test_pairs_of_a_set_come_in_the_order_of_the_seed(tmp_path: Path) -> None:
 
 def test_a_step_without_pairs_is_refused() -> None:
     settings = {"algorithm": "dpo", "rollout.sampler": "initial", "rollout.max_completion_tokens": 1}
-    with pytest.raises(RefusedError, match=r"step 1 has no pair: for each prompt, all completions earned the same"):
+    with refuses(RefusedError, "run.step_without_pair", step=1):
         list(islice(pairs_by_step(small_spec(settings), {}, load_model("builtin:tiny")), 1))

@@ -8,12 +8,11 @@ from itertools import pairwise, permutations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evals.tasks.base import Problem
 from harness.config.task import Order, TaskSpec
-from harness.errors import RefusedError
 from harness.run.prompts import LEAST_WEIGHT, Curriculum, Prioritised, PromptOrder, Retiring, Uniform, prompt_order
 
 ORDERS = [Uniform, Curriculum, Prioritised]
@@ -48,12 +47,6 @@ class TestUniform:
     def test_epochs_differ(self) -> None:
         order = Uniform(problems(10), 0)
         assert base_draws(order, range(1, 2), 10) != base_draws(order, range(2, 3), 10)
-
-    def test_an_epoch_may_end_inside_a_step(self) -> None:
-        order = Uniform(problems(10), 0)
-        third = base_draws(order, range(3, 4), 4)
-        assert third[:2] == base_draws(order, range(1, 2), 10)[8:]
-        assert third[2:] == base_draws(order, range(2, 3), 10)[:2]
 
     def test_a_step_depends_on_nothing_before_it(self) -> None:
         order = Uniform(problems(10), 0)
@@ -90,12 +83,6 @@ class TestCurriculum:
         assert easiest[0] == set(ids(Curriculum(flat, 0).draw(2, 4, 0.0)))
         assert easiest[0] != easiest[1]
 
-    def test_needs_difficulties(self) -> None:
-        spec = TaskSpec(train="arithmetic", template="plain", order="curriculum")
-        without = [Problem(id="p0", problem="", answer="", difficulty=1), Problem(id="p1", problem="", answer="")]
-        with pytest.raises(RefusedError, match="order is curriculum, but the training problem p1 has no difficulty"):
-            prompt_order(spec, without, 0)
-
 
 class TestPrioritised:
     RATES: tuple[float, ...] = (0.0, 0.5, 0.75, 1.0)
@@ -109,7 +96,7 @@ class TestPrioritised:
     def test_frequencies_are_those_of_drawing_without_replacement(self) -> None:
         """Two of five, against P(i, j) = w_i / W * w_j / (W - w_i) for every ordered pair."""
         weights = [1.0, 0.5, 0.25, LEAST_WEIGHT, 1.0]
-        draws = 20_000
+        draws = 8_000
         order = self.seen()
         counts = Counter(tuple(ids(order.draw(step, 2, 0.0))) for step in range(1, draws + 1))
         for first, second in permutations(range(5), 2):
@@ -153,6 +140,7 @@ class TestRetiring:
         return Retiring(problems(total), 0, kind(problems(total), 0), retire_at)
 
     @pytest.mark.parametrize("kind", [Uniform, Prioritised])
+    @settings(max_examples=20)
     @given(solved=st.sets(st.integers(0, 19), max_size=14), seed=st.integers(0, 3))
     def test_a_solved_prompt_never_comes_again(self, kind: Kind, solved: set[int], seed: int) -> None:
         order = Retiring(problems(20), seed, kind(problems(20), seed), 0.9)
@@ -198,12 +186,6 @@ class TestRetiring:
         resumed.load_state_dict(json.loads(json.dumps(order.state_dict())))
         assert base_draws(resumed, range(2, 40), 4) == base_draws(order, range(2, 40), 4)
 
-    def test_is_made_where_the_spec_asks_for_it(self) -> None:
-        spec = TaskSpec(train="arithmetic", template="plain", retire_at=0.9)
-        assert type(prompt_order(spec, problems(4), 0)) is Retiring
-        with pytest.raises(ValueError, match=r"retire_at=0\.9 with order=curriculum: .* Set order to uniform"):
-            TaskSpec(train="arithmetic", template="plain", retire_at=0.9, order="curriculum")
-
 
 @pytest.mark.parametrize("kind", ORDERS)
 class TestEveryOrder:
@@ -211,6 +193,7 @@ class TestEveryOrder:
         drawn = [base_draws(kind(problems(40), seed), range(1, 9), 4) for seed in (0, 0, 1)]
         assert drawn[0] == drawn[1] != drawn[2]
 
+    @settings(max_examples=30)
     @given(count=st.integers(1, 6), total=st.integers(6, 40), progress=st.floats(0, 1), step=st.integers(1, 9))
     def test_refills_are_other_prompts(self, kind: Kind, count: int, total: int, progress: float, step: int) -> None:
         order = kind(problems(total), 0)
@@ -235,9 +218,12 @@ class TestEveryOrder:
             assert ids(refilled.draw(step, 4, step / 20)) == expected
             refilled.draw(step, 4, step / 20, 1, expected)
 
-    def test_is_the_one_that_the_spec_names(self, kind: Kind) -> None:
+
+def test_the_order_is_the_one_that_the_spec_names() -> None:
+    for kind in ORDERS:
         spec = TaskSpec.model_validate({"train": "arithmetic", "template": "plain", "order": kind.__name__.lower()})
         assert type(prompt_order(spec, problems(4), 0)) is kind
+    assert type(prompt_order(spec.model_copy(update={"retire_at": 0.9}), problems(4), 0)) is Retiring
 
 
 @pytest.mark.parametrize("kind", [Uniform, Curriculum])
@@ -286,9 +272,3 @@ class TestModes:
             assert len(asked) / 1000 == pytest.approx(share, abs=0.04)
             direct.append(asked)
         assert all(small <= large for small, large in pairwise(direct))
-
-    def test_a_problem_comes_in_both_modes(self) -> None:
-        order = prompt_order(MIXED, problems(4), 0)
-        assert {one.id for step in range(1, 9) for one in order.draw(step, 4, 0.0)} == {
-            f"p{number}{mode}" for number in range(4) for mode in ("", " (direct)")
-        }

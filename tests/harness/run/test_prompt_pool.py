@@ -13,6 +13,7 @@ from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.run.prompts import candidates, require_prompts, training_prompts
 from tests.harness.run.small import small_spec
+from tests.refusals import refuses
 
 COUNT = 400
 FILTER = {"task.filter.type": "pass_rate", "task.filter.samples": 4}
@@ -43,10 +44,10 @@ def kept(spec: RunSpec, correct: list[int]) -> list[int]:
     return [place for place, problem in enumerate(candidates(spec)) if problem.id in left]
 
 
-def refusal(spec: RunSpec, correct: list[int]) -> str:
-    with pytest.raises(RefusedError) as refused:
-        training_prompts(spec, counted(spec, correct))
-    return str(refused.value)
+def refuse(code: str, spec: RunSpec, correct: list[int] | None = None, **fields: Any) -> None:
+    """Expect a refusal before anything is measured, or once so many samples of each candidate were correct."""
+    with refuses(RefusedError, code, **fields):
+        require_prompts(spec) if correct is None else training_prompts(spec, counted(spec, correct))
 
 
 def test_all_of_the_train_split_in_its_order() -> None:
@@ -63,14 +64,12 @@ class TestPool:
         assert (len(small), len(large)) == tuple(sorted((one, other)))
         assert small <= large
 
-    def test_is_fixed_by_the_seed(self) -> None:
+    def test_is_fixed_by_the_seed_and_no_slice_of_the_problems(self) -> None:
         pools = [training_prompts(small_spec({"task.pool": 50}, seed), {}) for seed in (0, 0, 1)]
         assert pools[0] == pools[1]
         assert len({problem.id for problem in [*pools[0], *pools[2]]}) > 80
-
-    def test_is_no_slice_of_the_problems(self) -> None:
-        first = {problem.id for problem in get_task("arithmetic").split("train").load()[:100]}
-        assert len(first & {problem.id for problem in training_prompts(small_spec({"task.pool": 100}), {})}) < 50
+        first = {problem.id for problem in get_task("arithmetic").split("train").load()[:50]}
+        assert len(first & {problem.id for problem in pools[0]}) < 25
 
     def test_comes_after_the_filter(self) -> None:
         spec = few(8, {"task.pool": 4})
@@ -106,43 +105,18 @@ class TestFilter:
 
 
 class TestRefusals:
-    def test_a_pool_that_cannot_be_filled(self) -> None:
-        spec = small_spec({"task.pool": COUNT + 1})
-        with pytest.raises(RefusedError) as refused:
-            require_prompts(spec)
-        assert str(refused.value) == (
-            f"task.pool is {COUNT + 1}, but there are {COUNT} training prompts of arithmetic. Lower task.pool."
-        )
+    def test_pools_and_filters_that_leave_too_few(self) -> None:
+        refuse("run.pool_too_large", small_spec({"task.pool": COUNT + 1}), pool=COUNT + 1)
         require_prompts(small_spec({"task.pool": COUNT}))
-
-    def test_a_pool_that_is_smaller_than_a_step(self) -> None:
-        with pytest.raises(RefusedError) as refused:
-            require_prompts(small_spec({"task.pool": 3}))
-        assert "task.pool is 3, but" in str(refused.value)
-        assert "rollout.prompts_per_step=4 different" in str(refused.value)
-
-    def test_a_filter_that_measures_too_few(self) -> None:
-        with pytest.raises(RefusedError, match=r"prompts_per_step is 4, but task.filter measures 3 training prompts"):
-            require_prompts(few(3))
-        with pytest.raises(RefusedError, match=r"task.pool is 9, but task.filter measures 8 training prompts"):
-            require_prompts(few(8, {"task.pool": 9}))
-
-    def test_a_filter_that_keeps_too_few_for_a_step(self) -> None:
-        assert refusal(few(6), [0, 1, 2, 3, 4, 4]) == (
-            "rollout.prompts_per_step is 4, but task.filter keeps 3 of the 6 training prompts of arithmetic that it "
-            "measured: those with a pass rate from 0.01 to 0.99. Lower rollout.prompts_per_step, or have "
-            "task.filter measure or keep more."
-        )
+        refuse("run.pool_too_small", small_spec({"task.pool": 3}), pool=3, needed=4)
+        refuse("run.too_many_prompts_per_step", few(3), needed=4)
+        refuse("run.pool_too_large", few(8, {"task.pool": 9}), pool=9)
+        refuse("run.too_many_prompts_per_step", few(6), [0, 1, 2, 3, 4, 4], needed=4)
         assert len(kept(few(6), [0, 1, 2, 3, 3, 4])) == 4
-
-    def test_a_filter_that_keeps_too_few_for_the_pool(self) -> None:
-        says = refusal(few(8, {"task.pool": 6}), [1, 1, 1, 1, 1, 0, 0, 0])
-        assert says.startswith("task.pool is 6, but task.filter keeps 5 of the 8")
-        assert says.endswith("Lower task.pool, or have task.filter measure or keep more.")
+        refuse("run.pool_too_large", few(8, {"task.pool": 6}), [1, 1, 1, 1, 1, 0, 0, 0], pool=6)
 
     def test_a_curriculum_without_difficulties(self, monkeypatch: pytest.MonkeyPatch) -> None:
         flat = [Problem(id=str(number), problem="1+1=", answer="2") for number in range(4)]
         monkeypatch.setattr(type(get_task("arithmetic").split("train")), "load", lambda self: flat)
         require_prompts(small_spec())
-        with pytest.raises(RefusedError, match=r"order is curriculum, but the training problem \d has no difficulty"):
-            require_prompts(small_spec({"task.order": "curriculum"}))
+        refuse("run.problem_without_difficulty", small_spec({"task.order": "curriculum"}))

@@ -7,40 +7,51 @@ from typing import Any
 
 import pytest
 
-from harness.records import CellRecord
-from harness.run import cell as cell_module
 from harness.training.checkpoint import load_latest
-from tests.harness.run.small import run_cell, small_spec
+from tests.harness.run.small import trained, trained_and_killed
 
 pytestmark = pytest.mark.slow
 
+LORA: dict[str, Any] = {"model.lora.type": "lora", "model.lora.rank": 4}
 STATEFUL: dict[str, dict[str, Any]] = {
-    "critic of its own": {"algorithm": "ppo"},
-    "critic on a shared trunk": {"algorithm": "ppo", "objective.critic.trunk": "shared"},
-    "refreshed reference": {
+    "critic of its own and prioritised prompts": {"algorithm": "ppo", "task.order": "prioritised", "task.pool": 24},
+    "critic on a shared trunk and retired prompts": {
+        "algorithm": "ppo",
+        "objective.critic.trunk": "shared",
+        "task.retire_at": 0.25,
+        "task.pool": 12,
+    },
+    "refreshed reference and staged context": {
         "objective.kl.where": "loss",
         "objective.kl.reference": "refreshed",
         "objective.kl.refresh_every_steps": 1,
         "objective.kl.beta": 0.5,
-    },
-    "adaptive coefficients": {
-        "objective.kl.where": "reward",
-        "objective.kl.control": "adaptive",
-        "objective.entropy.adaptive.type": "step_both_ways",
-        "objective.entropy.adaptive.target_nats": 2.0,
-        "objective.entropy.adaptive.delta": 0.1,
-    },
-    "prioritised prompts": {"task.order": "prioritised", "task.pool": 24},
-    "retired prompts": {"task.retire_at": 0.25, "task.pool": 12},
-    "staged context": {
         "rollout.staged.type": "converged",
         "rollout.staged.first_tokens": 16,
         "rollout.staged.window_steps": 1,
         "rollout.staged.min_gain": 10.0,
     },
-    "refilled batches": {"objective.zero_std": "refill"},
-    "offline samples": {"algorithm": "reinforce", "rollout.sampler": "initial"},
-    "pairs of the policy": {"algorithm": "dpo", "pairs.pairing": "all"},
+    "adaptive coefficients and refilled batches": {
+        "objective.kl.where": "reward",
+        "objective.kl.control": "adaptive",
+        "objective.entropy.adaptive.type": "step_both_ways",
+        "objective.entropy.adaptive.target_nats": 2.0,
+        "objective.entropy.adaptive.delta": 0.1,
+        "objective.zero_std": "refill",
+    },
+    "offline samples and muon": {
+        "algorithm": "reinforce",
+        "rollout.sampler": "initial",
+        "train.optimizer.type": "muon",
+        "train.weight_decay": 0.1,
+        "budget.flops": 1e15,
+    },
+    "pairs of the policy and momentum alone": {
+        "algorithm": "dpo",
+        "pairs.pairing": "all",
+        "train.optimizer.type": "sgd",
+        "train.learning_rate": 1.0,
+    },
     "pairs and reference of a round": {
         "algorithm": "dpo",
         "objective.reference": "round_start",
@@ -67,56 +78,35 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "objective.sampler_correction.type": "in_ratio",
     },
     "pairs of old weights": {"algorithm": "dpo", "pairs.pairing": "all", "rollout.staleness_steps": 1},
-    "muon": {"train.optimizer.type": "muon", "train.weight_decay": 0.1, "budget.flops": 1e15},
-    "momentum alone": {"train.optimizer.type": "sgd", "train.learning_rate": 1.0},
     "narrow layers and rollouts": {
         "model.dtype": "bfloat16",
         "model.head_dtype": "float32",
         "rollout.dtype": "float16",
     },
     "expert iteration": {"algorithm": "rft", "rollout.sampler": "round", "rollout.round_steps": 3},
+    "adapters in bfloat16 with a critic": LORA | {"algorithm": "ppo", "model.dtype": "bfloat16"},
+    "adapters with a reference": LORA
+    | {"objective.kl.where": "loss", "objective.kl.beta": 0.1, "train.activation_checkpointing": True},
+}
+# Killed in the middle of the second of two rounds: its start is neither the starting policy nor the checkpoint's.
+COMMON: dict[str, Any] = {
+    **{"train.steps": 6, "train.checkpoint_every": 4, "train.learning_rate": 3e-3, "rollout.prompts_per_step": 3},
+    **{"eval.every": 0, "eval.problems": 2, "eval.samples": 1},
 }
 
 
-class Killed(BaseException):
-    pass
-
-
-def settings(name: str) -> dict[str, Any]:
-    # Killed in the middle of the second of two rounds: its start is neither the starting policy nor the checkpoint's.
-    common = {"train.steps": 6, "train.checkpoint_every": 4, "train.learning_rate": 3e-3, "eval.every": 0}
-    return {**common, "eval.problems": 2, "eval.samples": 1, "rollout.prompts_per_step": 3, **STATEFUL[name]}
-
-
-def run(folder: Path, name: str) -> CellRecord:
-    folder.mkdir(exist_ok=True)
-    cell = CellRecord(folder, "arm", 0, "0")
-    run_cell(cell, small_spec(settings(name)))
-    return cell
-
-
 @pytest.mark.parametrize("name", STATEFUL)
-def test_resumed_is_as_unbroken(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unbroken = run(tmp_path / "unbroken", name)
-    real = cell_module.CellRun._train_step
-
-    def killed_in_step_6(self: Any) -> None:
-        if self._step == 5:
-            raise Killed
-        real(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(cell_module.CellRun, "_train_step", killed_in_step_6)
-        with pytest.raises(Killed):
-            run(tmp_path / "killed", name)
-    resumed = run(tmp_path / "killed", name)
-    assert "resumed at step 4" in resumed.log.read_text()
+def test_resumed_is_as_unbroken(name: str, tmp_path: Path) -> None:
+    settings = COMMON | STATEFUL[name]
+    unbroken, killed = trained_and_killed(tmp_path, settings, before_step=6)
+    resumed = trained(killed.path, settings)
+    assert [start["from_step"] for start in resumed.read_starts()] == [0, 4]
     assert resumed.read_steps() == unbroken.read_steps()
     assert resumed.read_status()["digest"] == unbroken.read_status()["digest"]
 
 
 def test_the_order_of_prompts_learns_from_every_attempt(tmp_path: Path) -> None:
-    cell = run(tmp_path / "cell", "prioritised prompts")
+    cell = trained(tmp_path, COMMON | {"task.order": "prioritised", "task.pool": 24})
     last = load_latest(cell.checkpoints)
     assert last is not None
     assert sum(last.progress["order"]["visits"].values()) == 6 * 3

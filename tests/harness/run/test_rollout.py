@@ -108,19 +108,11 @@ def test_attempts_say_what_was_drawn() -> None:
     assert batch.token_rewards is None
 
 
-def test_groups_are_the_samples_of_a_prompt() -> None:
-    batch = rewarded({"reward.parts": {"correct": 0.0, "kimi_length": 1.0}})
+def test_the_group_the_step_and_the_limit_reach_the_parts() -> None:
+    by_length = {"reward.parts": {"correct": 0.0, "kimi_length": 1.0}, "reward.kimi_length.from_step": 3}
+    assert not rewarded(by_length, step=2).rewards.any()
     # The limit, 32 tokens, is not what a group is measured by: 8 and 8, 4 and 4, 8 and 4, 4 and 32.
-    assert batch.rewards.tolist() == [0, 0, 0, 0, -0.5, 0, 0.5, -0.5]
-
-
-def test_the_step_reaches_the_parts() -> None:
-    settings = {"reward.parts": {"correct": 0.0, "kimi_length": 1.0}, "reward.kimi_length.from_step": 3}
-    assert not rewarded(settings, step=2).rewards.any()
-    assert rewarded(settings, step=3).rewards.any()
-
-
-def test_the_limit_that_was_drawn_under_reaches_the_parts() -> None:
+    assert rewarded(by_length, step=3).rewards.tolist() == [0, 0, 0, 0, -0.5, 0, 0.5, -0.5]
     settings = {"objective.overlong.type": "soft", "objective.overlong.cache_frac": 0.875}
     assert parts(rewarded(settings))["overlong"] == pytest.approx([-4 / 28, -4 / 28, 0, 0, -4 / 28, 0, 0, -1])
     longer = replace(drawn(), max_completion_tokens=64)
@@ -179,16 +171,9 @@ def test_metrics_of_lengths() -> None:
     assert found["len/difficulty_slope"] == pytest.approx(3)
 
 
-@pytest.mark.parametrize(
-    "problems",
-    [[Problem("a", "3+5+9=", "17", difficulty=3)] * 4, [Problem("a", "3+5+9=", "17")] * 4],
-    ids=["all equal", "unknown"],
-)
-def test_no_slope_without_difficulties(problems: list[Problem]) -> None:
-    assert metrics(TOTAL, problems=problems)["len/difficulty_slope"] is None
-
-
-def test_problems_of_unknown_difficulty_do_not_count_for_the_slope() -> None:
+def test_the_slope_is_over_problems_of_known_and_different_difficulties() -> None:
+    for problem in (Problem("a", "3+5+9=", "17", difficulty=3), Problem("a", "3+5+9=", "17")):
+        assert metrics(TOTAL, problems=[problem] * 4)["len/difficulty_slope"] is None
     problems = [replace(PROBLEMS[0], difficulty=None), *PROBLEMS[1:]]
     # The mean lengths are 4 at 3 and 12 at 5.
     assert metrics(TOTAL, problems=problems)["len/difficulty_slope"] == pytest.approx(4)
@@ -280,14 +265,6 @@ def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
     assert found["reward/reward_model"] == found["reward/mean"] == 0
     row = rollout_rows(batch, 1)[7]
     assert (row["reward"], row["reward/correct"], row["reward/reward_model"]) == (-1, 0, -0.5)
-
-
-@pytest.mark.parametrize(
-    ("parts", "judge"), [({"correct": 0.0, "reward_model": 1.0}, None), ({"correct": 1.0}, Judge())]
-)
-def test_the_reward_model_and_its_part_come_together(parts: dict[str, float], judge: Judge | None) -> None:
-    with pytest.raises(ValueError, match="a generator or a scorer comes with a part that needs it"):
-        rewarded({"reward.parts": parts}, judge=judge)
 
 
 class PrefersShort:

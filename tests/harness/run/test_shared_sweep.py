@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,8 @@ from harness.run import shared_sweep
 from harness.run.shared_sweep import WorkerRun
 from tests.harness.plan.files import write_sweep_file
 from tests.harness.records.test_lease import FakeClock, stopped_owner
-from tests.harness.run.stages_here import Quiet
+from tests.harness.run.stages_here import AllHere, Quiet
+from tests.refusals import refuses
 
 
 def write_as_done(cell: CellRecord, spec: RunSpec) -> None:
@@ -48,20 +49,17 @@ class Told(Quiet):
         self.ends[name] = state
 
 
-@dataclass
-class Done:
+class Done(AllHere):
     """An executor that does jobs at once: stages leave an empty result, cells end as `ends` says, else done. `later`
     happens in its next waits, one at a time."""
 
-    home: Path
-    ends: dict[str, list[JobState]] = field(default_factory=dict)
-    later: list[Callable[[], Any]] = field(default_factory=list)
-    slots: int = 1
-    jobs: list[Job] = field(default_factory=list)
-    _events: list[Progress | Ended] = field(default_factory=list)
+    def __init__(
+        self, home: Path, ends: dict[str, list[JobState]] | None = None, later: Sequence[Callable[[], Any]] = ()
+    ) -> None:
+        super().__init__(home)
+        self.ends, self.later = ends or {}, [*later]
 
-    def start(self, job: Job) -> None:
-        self.jobs.append(job)
+    def _do(self, job: Job) -> tuple[JobState, str | None]:
         state: JobState = "done"
         if job.kind == "cell":
             cell = CellRecord.at(self.home / job.path)
@@ -71,18 +69,12 @@ class Done:
                 write_as_done(cell, job.spec)
         elif job.kind != "load":
             write_json(self.home / job.path, [])
-        self._events.append(Ended(job, state, None if state == "done" else "as the test says"))
+        return state, None if state == "done" else "as the test says"
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         if not self._events and self.later:
             self.later.pop(0)()
-        events, self._events = self._events, []
-        return events
-
-    def cancel(self, job: Job) -> None: ...
-    def kill(self, job: Job) -> None: ...
-
-    def close(self) -> None: ...
+        return super().wait(timeout_s)
 
 
 @dataclass
@@ -115,11 +107,15 @@ class Others:
         return end
 
 
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return make_plan(str(write_sweep_file(tmp_path_factory.mktemp("plan"), seeds=2)))
+
+
 @pytest.fixture
-def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Others]:
+def others(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Others]:
     monkeypatch.setattr(shared_sweep, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(shared_sweep, "_LOOK_SHARE", math.inf)
-    plan = make_plan(str(write_sweep_file(tmp_path, seeds=2)))
     with ExitStack() as held:
         yield Others(plan, tmp_path / "home", held)
 
@@ -135,7 +131,6 @@ def test_one_alone_does_all_and_then_what_only_the_report_needs(others: Others) 
     told, work = run(others, executor := Done(others.home))
     assert work.ran == told.ends == dict.fromkeys(["with-s0", "with-s1", "without-s0", "without-s1"], "done")
     assert [job.kind for job in executor.jobs] == ["load", *["cell"] * 4, "base"]
-    assert read_sweep(work.folder).command == "bench run mine"
     assert run(others, executor := Done(others.home))[1].ran == {}
     assert executor.jobs == []
 
@@ -216,13 +211,13 @@ def test_the_cell_of_a_machine_that_lives_is_left_after_a_sign_of_life(others: O
 
 def test_who_asks_otherwise_is_refused_while_cells_run(others: Others, tmp_path: Path) -> None:
     run(others, Done(others.home))
-    fewer, other = (make_plan(str(tmp_path / "mine.yaml"), **asked) for asked in (
-        {"seeds": 1}, {"settings": ["train.steps=7"]}
-    ))  # fmt: skip
+    sweep = str(write_sweep_file(tmp_path, seeds=2))
+    fewer, other = make_plan(sweep, seeds=1), make_plan(sweep, settings=["train.steps=7"])
     end = others.hold("with-s1")
-    for plan, why in ((fewer, "another choice of arms and seeds"), (other, "other settings, data")):
-        with pytest.raises(RefusedError, match=f"other processes run with-s1 with {why}.*Theirs is `bench run mine`"):
+    for plan, why in ((fewer, "seeds"), (other, "settings")):
+        with refuses(RefusedError, "run.another_question_runs", running="with-s1", command="bench run mine") as refused:
             WorkerRun(plan, others.home, "bench run mine", 1, lambda slots: Done(others.home)).run(Told())
+        assert why in str(refused.value.fields["why"])
         assert len(read_sweep(plan.folder(others.home)).cells) == 4
     end()
     WorkerRun(fewer, others.home, "bench run mine", 1, lambda slots: Done(others.home)).run(Told())

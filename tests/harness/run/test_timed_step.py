@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.errors import RefusedError
 from harness.executors.local import LocalPool
 from harness.executors.slots import Slot
-from harness.plan.expected_time import Pace
 from harness.run.timed_step import timed_pace
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import Quiet
 
 pytestmark = pytest.mark.slow
 
 
-class Watched:
+class Watched(Quiet):
     """An observer that keeps the folders in which the pools were opened."""
 
     def __init__(self) -> None:
@@ -28,23 +25,11 @@ class Watched:
         self.homes.append(home)
         return LocalPool([Slot("cpu", "")], home, "harness.run.worker")
 
-    def planned(self, total: int | None, done: int) -> None: ...
-    def used(self, budget: Mapping[str, float]) -> None: ...
-    def remark(self, sentence: str) -> None: ...
-    def stage(self, name: str, event: Any | None) -> None: ...
-    def progress(self, name: str, event: Any) -> None: ...
-    def elsewhere(self, fractions: Mapping[str, float]) -> None: ...
-    def ended(self, name: str, state: str, reason: str | None) -> None: ...
-
-
-def timed(settings: dict[str, Any], home: Path, watched: Watched) -> Pace:
-    return timed_pace(small_spec(settings), home, watched.open, watched)
-
 
 def test_a_timed_step_gives_the_pace_of_its_cell_and_leaves_nothing(tmp_path: Path) -> None:
     watched = Watched()
     settings = {"train.steps": 50, "train.warmup_steps": 5, "budget.tokens": 10_000, "eval.problems": 100}
-    pace = timed(settings, tmp_path / "home", watched)
+    pace = timed_pace(small_spec(settings), tmp_path / "home", watched.open, watched)
     assert 0 < pace.step_s < 60
     assert 0 < pace.filled_frac <= 1
     assert pace.problems == 100, "of the cell, not the few that were timed"
@@ -52,8 +37,3 @@ def test_a_timed_step_gives_the_pace_of_its_cell_and_leaves_nothing(tmp_path: Pa
     assert pace.cell_s(small_spec(settings)) > 10 * pace.step_s
     assert not (tmp_path / "home").exists()
     assert [home.exists() for home in watched.homes] == [False]
-
-
-def test_a_cell_that_cannot_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="nowhere"):
-        timed({"model.source": "path:nowhere"}, tmp_path, Watched())

@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from harness.records import CellRecord
-from tests.harness.run.small import run_cell, small_spec
+from tests.harness.run.small import trained
 
 pytestmark = pytest.mark.slow
 
 COLUMNS = ("step", "text", "tokens", "logps", "reward", "token/chars", "token/logp", "token/advantage", "token/update")
-SHORT = {"eval.every": 0, "eval.problems": 2, "eval.samples": 1, "eval.k": [1]}
+SHORT = {"eval.every": 0, "eval.problems": 2, "eval.samples": 1, "eval.k": [1], "train.steps": 2}
 
 
 def cell_with(folder: Path, settings: dict[str, Any]) -> tuple[CellRecord, list[dict[str, Any]]]:
-    folder.mkdir()
-    cell = CellRecord(folder, "arm", 0, "0")
-    run_cell(cell, small_spec(SHORT | settings))
+    cell = trained(folder, SHORT | settings)
     table = cell.read_rollouts(COLUMNS)
     assert table is not None
     return cell, table.to_pylist()
@@ -29,7 +28,7 @@ def cell_with(folder: Path, settings: dict[str, Any]) -> tuple[CellRecord, list[
 def test_every_completion_has_its_tokens(tmp_path: Path) -> None:
     """The built-in model writes a character a token, and nothing at its end."""
     _, rows = cell_with(tmp_path / "cell", {"train.epochs": 2})
-    assert len(rows) == 4 * 16
+    assert len(rows) == 2 * 16
     for row in rows:
         assert len(row["token/chars"]) == len(row["token/logp"]) == len(row["token/advantage"]) == len(row["tokens"])
         assert sum(row["token/chars"]) == len(row["text"])
@@ -52,20 +51,11 @@ def test_completions_that_were_dropped_have_none(tmp_path: Path) -> None:
             assert alike or (row["token/advantage"][0] > 0) == best
 
 
-@pytest.mark.parametrize(
-    "settings", [{"train.token_records_max_tokens": 0}, {"algorithm": "dpo", "pairs.pairing": "all"}]
-)
-def test_off_nothing_is_kept(tmp_path: Path, settings: dict[str, Any]) -> None:
-    cell, rows = cell_with(tmp_path / "cell", settings)
-    assert all(row["token/chars"] is None and row["token/logp"] is None for row in rows)
-    import pyarrow.parquet
-
-    (path, *_) = sorted(cell.rollouts.iterdir())
-    assert not any(name.startswith("token/") for name in pyarrow.parquet.read_schema(path).names)
-
-
-def test_the_numbers_are_the_same_with_and_without(tmp_path: Path) -> None:
+def test_off_nothing_is_kept_and_the_numbers_are_the_same(tmp_path: Path) -> None:
     on, _ = cell_with(tmp_path / "on", {})
-    off, _ = cell_with(tmp_path / "off", {"train.token_records_max_tokens": 0})
+    off, rows = cell_with(tmp_path / "off", {"train.token_records_max_tokens": 0})
+    assert all(row["token/chars"] is None and row["token/logp"] is None for row in rows)
+    (path, *_) = sorted(off.rollouts.iterdir())
+    assert not any(name.startswith("token/") for name in pyarrow.parquet.read_schema(path).names)
     assert on.digest == off.digest
     assert on.read_steps() == off.read_steps()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 import torch
 from pydantic import ValidationError
@@ -16,13 +17,11 @@ from evals.samples import turns_of
 from evals.tasks import get_task
 from evals.tasks.environment import Turn, turns_from_json
 from harness import plugins
-from harness.config.hashing import semantic_hash
 from harness.config.model import SupervisedColdStart
 from harness.engines.base import make_engine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.processes import Interrupted, Stopping
-from harness.records import CellRecord
 from harness.run.learning.rollouts import Rollouts
 from harness.sampling.conditions import Conditions
 from harness.sampling.evaluation import evaluate
@@ -30,7 +29,8 @@ from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from harness.training.batch import Batch
 from harness.training.demonstrations import encoded_demonstrations, require_demonstrations
-from tests.harness.run.small import run_cell, small_spec
+from tests.harness.run.bench import rollout_rows
+from tests.harness.run.small import new_cell, run_cell, small_spec
 from tests.refusals import refuses
 
 GUESS: dict[str, Any] = {"task.train": "guess", "eval.tasks": ["guess"], "rollout.max_completion_tokens": 24}
@@ -153,8 +153,8 @@ def test_an_evaluation_keeps_the_turns_of_its_samples(tiny: LanguageModel, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [{}, BY_TURN, {"rollout.staleness_steps": 1}, pytest.param(OF_VERIFIERS, marks=NEEDS_VERIFIERS)],
-    ids=["end", "by turn", "stale", "verifiers"],
+    [BY_TURN, {"rollout.staleness_steps": 1}, pytest.param(OF_VERIFIERS, marks=NEEDS_VERIFIERS)],
+    ids=["by turn", "stale", "verifiers"],
 )
 def test_a_resumed_cell_draws_and_learns_the_same(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,9 +162,7 @@ def test_a_resumed_cell_draws_and_learns_the_same(
     """Stopped in its third step, against one that ran through."""
     plugins.use([], [TASKSETS])
     spec = small_spec(GUESS | settings)
-    whole, halves = (CellRecord(tmp_path / name, "a", 0, semantic_hash(spec)) for name in ("whole", "halves"))
-    for cell in (whole, halves):
-        cell.path.mkdir()
+    whole, halves = (new_cell(tmp_path / name) for name in ("whole", "halves"))
     run_cell(whole, spec)
     stopping, gather = Stopping(), Rollouts.gather
 
@@ -178,58 +176,34 @@ def test_a_resumed_cell_draws_and_learns_the_same(
         run_cell(halves, spec, stopping)
     run_cell(halves, spec)
     assert whole.digest == halves.digest
-    rows = [row for path in whole.rollout_files() for row in pyarrow.parquet.read_table(path).to_pylist()]
-    again = [row for path in halves.rollout_files() for row in pyarrow.parquet.read_table(path).to_pylist()]
+    rows, again = rollout_rows(whole), rollout_rows(halves)
     assert rows == again
     if "turns" in spec.reward.parts:
         assert len({row["reward/turns"] for row in rows}) > 1, "there is something to learn"
     turns: list[list[Turn]] = [turns_from_json(row["turns"]) for row in rows]
     assert all(own[-1].end_tokens == len(row["tokens"]) for own, row in zip(turns, rows, strict=True))
     steps = whole.read_steps()
-    assert [row["turns/mean"] for row in steps] == pytest.approx(
-        [
-            float(
-                torch.tensor([len(own) for own, row in zip(turns, rows, strict=True) if row["step"] == step])
-                .float()
-                .mean()
-            )
-            for step in range(1, 5)
-        ]
-    )
+    counts = [[len(own) for own, row in zip(turns, rows, strict=True) if row["step"] == step] for step in range(1, 5)]
+    assert [row["turns/mean"] for row in steps] == pytest.approx([fmean(of_step) for of_step in counts])
     assert all(row["turns/environment_tokens"] > 0 for row in steps)
 
 
+ONE_TURN: dict[str, Any] = {"task.train": "arithmetic"}
+SLICES: dict[str, Any] = {"rollout.partial": {"type": "slices", "slice_tokens": 8}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"task.train": "arithmetic", "rollout.max_turns": 2},
-        r"rollout.max_turns=2 .*no environment.*leave max_turns out",
-    ),
-    (
-        {"task.train": "arithmetic", "reward.parts.turns": 1.0},
-        r"reward.parts.turns .*no environment.*leave the part out",
-    ),
-    (
-        {**GUESS, "rollout.sampler": "given", "rollout.samples_per_prompt": 1},
-        r"rollout.sampler=given with task.train=guess",
-    ),
-    ({**GUESS, "algorithm": "dpo"}, r"pairs.type=policy with task.train=guess"),
-    (
-        {**GUESS, "rollout.partial": {"type": "slices", "slice_tokens": 8}},
-        r"rollout.partial.type=slices with task.train",
-    ),
-    ({**GUESS, "teacher.type": "model", "algorithm": "gkd"}, r"teacher.type=model with task.train=guess"),
-    ({**GUESS, "reward.parts.pairwise": 1.0}, r"reward.parts.pairwise with task.train=guess.*environment's words"),
-    (
-        {"eval.tasks": ["guess", "arithmetic"], "reward.parts.reward_model": 1.0},
-        r"eval.tasks begins with guess and a reward model.*without the environment's words",
-    ),
-    ({**GUESS, "reward.parts.process": 1.0}, r"reward.parts.process with task.train=guess.*what a step is"),
+    (ONE_TURN | {"rollout.max_turns": 2}, "rollout.max_turns=2"),
+    (ONE_TURN | {"reward.parts.turns": 1.0}, "reward.parts.turns"),
+    (GUESS | {"rollout.sampler": "given", "rollout.samples_per_prompt": 1}, "rollout.sampler=given"),
+    (GUESS | {"algorithm": "dpo"}, "pairs.type=policy"),
+    (GUESS | SLICES, "rollout.partial.type=slices"),
+    (GUESS | {"teacher.type": "model", "algorithm": "gkd"}, "teacher.type=model"),
+    (GUESS | {"reward.parts.pairwise": 1.0}, "reward.parts.pairwise"),
+    ({"eval.tasks": ["guess", "arithmetic"], "reward.parts.reward_model": 1.0}, "eval.tasks begins"),
+    (GUESS | {"reward.parts.process": 1.0}, "reward.parts.process"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"), REFUSED, ids=lambda one: "" if isinstance(one, str) else str(len(one))
-)
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
 def test_what_turns_cannot_be_combined_with_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises((RefusedError, ValidationError), match=message):
+    with pytest.raises((RefusedError, ValidationError), match=re.escape(message)):
         small_spec(settings)

@@ -94,9 +94,7 @@ def test_a_search_that_is_killed_at_its_start_can_be_used(tmp_path: Path, monkey
         ]
 
 
-def test_a_trial_that_nobody_claimed_before_a_kill_is_taken_up_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_nobody_claimed_before_a_kill_is_taken_up_at_once(tmp_path: Path) -> None:
     path = write_search(tmp_path)
     search(path, 1)
     study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", None)
@@ -142,9 +140,7 @@ def test_a_trial_of_a_machine_that_died_is_continued_whatever_its_clock_said(
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * max(2, trials)
     assert clock.now_s - 1e6 > STALE_AFTER_S
     (said,) = observer.remarks
-    assert said.startswith(
-        "waiting for a heartbeat from the worker of trial 1; without one, the trial is continued here after"
-    )
+    assert "trial 1" in said
 
 
 @pytest.mark.parametrize("skew_s", [-1e5, 1e5])
@@ -168,12 +164,10 @@ def test_a_trial_of_a_machine_that_lives_is_left_to_it_whatever_its_clock_says(
         Beating(there)
         found, _ = search(path, 1, observer=observer, storage_url=url)
     assert [trial["state"] for trial in found["trials"]] == ["complete", "running"]
-    assert observer.remarks[-1] == "not ended yet: trial 1, which another worker is training"
+    assert "trial 1" in observer.remarks[-1]
 
 
-def test_a_trial_in_the_hands_of_another_worker_of_this_folder_is_named_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_in_the_hands_of_another_worker_of_this_folder_is_named_at_the_end(tmp_path: Path) -> None:
     path = write_search(tmp_path)
     study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", None)
     lease = study.folder / "workers" / "alive"
@@ -182,5 +176,7 @@ def test_a_trial_in_the_hands_of_another_worker_of_this_folder_is_named_at_the_e
     with hold_lease(lease):
         with study.turn():
             study.ask("alive")
-        search(path, 2, observer=observer)
-    assert observer.remarks == ["not ended yet: trial 0, which another worker is training"]
+        found, _ = search(path, 3, observer=observer)
+    assert [trial["state"] for trial in found["trials"]] == ["running", "complete", "complete"]
+    (said,) = observer.remarks
+    assert "trial 0" in said

@@ -19,7 +19,6 @@ import optuna
 import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
-from scipy.stats import binomtest
 
 from harness.config.search import KnobRange, Tune
 from harness.records.sweep import TunedArm, Tuning
@@ -198,12 +197,6 @@ def simulated_verdicts(
     return verdicts
 
 
-def in_words(name: str, count: int, sweeps: int) -> str:
-    """With Wilson's interval."""
-    interval = binomtest(count, sweeps).proportion_ci(method="wilson")
-    return f"{name} {count}/{sweeps} = {count / sweeps:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
-
-
 def require_few_false_verdicts(
     response: Response, search: Searcher, n_trials: int, n_seeds: int, equivalent: float
 ) -> None:
@@ -212,11 +205,6 @@ def require_few_false_verdicts(
     found = simulated_verdicts(response, search, n_trials, n_seeds, sweeps)
     told_apart = found["tuned"]["better"] + found["tuned"]["worse"]
     taken_for_equal = found["apart"]["equivalent"] + found["apart"]["better"]
-    print(f"\n{response.__name__}, {n_trials} trials, {n_seeds} seeds, {search.__name__}")
-    print({name: dict(counts) for name, counts in found.items()})
-    print(in_words("equal arms better or worse", told_apart, sweeps))
-    print(in_words("arms a margin apart equivalent or better", taken_for_equal, sweeps))
-    print(in_words("equal arms equivalent", found["tuned"]["equivalent"], sweeps))
     assert found["untuned"]["worse"] >= 0.95 * sweeps
     assert found["settings"]["better"] + found["settings"]["worse"] > 0.05 * sweeps, "what the rule is for"
     assert told_apart <= 0.05 * sweeps

@@ -52,7 +52,7 @@ def test_runs_params_curves_tags_artifacts(sweep: DiskSweep, uri: str, reader: R
     (parent,) = reader.parents()
     children = reader.children()
     assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parent.info.run_id}
-    assert (parent.info.status, parent.data.tags["mlflow.note.content"]) == ("FAILED", "Does it help?")
+    assert parent.info.status == "FAILED"
     run = children["a-s0"]
     assert run.data.params == {
         "model.source": "builtin:tiny",
@@ -106,43 +106,24 @@ def test_time_is_that_of_the_records(sweep: DiskSweep, uri: str, reader: Reader)
     assert (run.info.start_time, run.info.end_time) == (1000 * FIRST_S, 1000 * (FIRST_S + 3602.5))
 
 
-def test_a_curve_begins_with_the_model_before_training(sweep: DiskSweep, uri: str, reader: Reader) -> None:
-    cell = sweep.start("a")
+def test_each_curve_begins_with_the_model_before_its_training(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    cell, other = sweep.start("a"), sweep.start("b")
     append_jsonl(cell.path / "steps.jsonl", [{"step": 1, "generated_tokens": 70, "epoch": 1}])
-    evaluate(cell, 1, final=True)
-    cell.write_status("done")
+    for one in (cell, other):
+        evaluate(one, 1, final=True)
+        one.write_status("done")
     mirror = Mirror(sweep.path, uri)
     mirror.sync()
-    sweep.change(base_scores=[{"step": 0, "final": False, "task": "sums", "metrics": {"pass@1": 0.25}}])
-    assert mirror.sync() == 1
+    row = {"step": 0, "final": False, "task": "sums"}
+    sweep.change(base_scores=[row | {"metrics": {"pass@1": 0.25}}])
+    assert mirror.sync() == 2
     assert reader.timed_curve("a-s0", "eval/sums/pass_at_1") == [(0, 0.25, 0.0), (1, 0.5, 2.0)]
     assert reader.curve("a-s0", "train/generated_tokens") == [(0, 0.0), (1, 70.0)]
-
-
-def test_where_starts_differ_each_curve_begins_with_its_own(sweep: DiskSweep, uri: str, reader: Reader) -> None:
-    scores = {"a": 0.25, "b": 0.125}
-    for arm in scores:
-        cell = sweep.start(arm)
-        evaluate(cell, 1, final=True)
-        cell.write_status("done")
-    row = {"step": 0, "final": False, "task": "sums"}
-    starts = {arm: [row | {"metrics": {"pass@1": score}}] for arm, score in scores.items()}
+    # Starts that differ.
+    starts = {arm: [row | {"metrics": {"pass@1": score}}] for arm, score in (("a", 0.25), ("b", 0.125))}
     sweep.change(ablate=["model.dtype"], base_scores_by_arm=starts)
     Mirror(sweep.path, uri).sync()
-    for arm, score in scores.items():
-        assert reader.timed_curve(f"{arm}-s0", "eval/sums/pass_at_1") == [(0, score, 0.0), (1, 0.5, 2.0)]
-
-
-def test_a_score_waits_for_the_time_at_which_it_was_there(sweep: DiskSweep, uri: str, reader: Reader) -> None:
-    cell = sweep.start("a")
-    train(cell, 1, 1)
-    score = {"step": 1, "final": False, "task": "sums", "generated_tokens": 9, "metrics": {"pass@1": 0.5}, "epoch": 1}
-    append_jsonl(cell.scores, [score])
-    mirror = Mirror(sweep.path, uri)
-    assert mirror.sync() == 2
-    append_jsonl(cell.path / "timing.jsonl", [{"step": 1, "eval_s": 2.0, "epoch": 1}])
-    assert mirror.sync() == 2
-    assert reader.timed_curve("a-s0", "eval/sums/pass_at_1") == [(1, 0.5, 2.5)]
+    assert reader.timed_curve("b-s0", "eval/sums/pass_at_1") == [(0, 0.125, 0.0), (1, 0.5, 2.0)]
 
 
 def test_status_follows_the_cell(sweep: DiskSweep, uri: str, reader: Reader) -> None:
@@ -187,7 +168,7 @@ def test_only_new_rows_are_sent(sweep: DiskSweep, uri: str, reader: Reader, is_r
     assert reader.curve("a-s0", "time/total_s") == [(s, 0.5) for s in range(1, 6)]
 
 
-def test_a_torn_line_waits_for_its_end(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+def test_a_torn_line_waits_for_its_end_and_a_score_for_its_time(sweep: DiskSweep, uri: str, reader: Reader) -> None:
     cell = sweep.start("a")
     mirror = Mirror(sweep.path, uri)
     with (cell.path / "steps.jsonl").open("a") as steps:
@@ -197,6 +178,13 @@ def test_a_torn_line_waits_for_its_end(sweep: DiskSweep, uri: str, reader: Reade
         steps.write('mean": 2.0}\n')
     assert mirror.sync() == 1
     assert reader.curve("a-s0", "train/reward/mean") == [(1, 1.0), (2, 2.0)]
+    score = {"step": 1, "final": False, "task": "sums", "generated_tokens": 9, "metrics": {"pass@1": 0.5}, "epoch": 1}
+    append_jsonl(cell.path / "timing.jsonl", [{"step": 1, "total_s": 0.5, "epoch": 1}])
+    append_jsonl(cell.scores, [score])
+    assert mirror.sync() == 1
+    append_jsonl(cell.path / "timing.jsonl", [{"step": 1, "eval_s": 2.0, "epoch": 1}])
+    assert mirror.sync() == 2
+    assert reader.timed_curve("a-s0", "eval/sums/pass_at_1") == [(1, 0.5, 2.5)]
 
 
 def test_more_points_than_one_call_takes(sweep: DiskSweep, uri: str, reader: Reader) -> None:
@@ -262,7 +250,7 @@ def test_killed_at_any_call_nothing_is_lost_or_there_twice(
 def killed_at(method: str, monkeypatch: pytest.MonkeyPatch, is_done: bool) -> Iterator[None]:
     """As a cell's run calls a method or has its points written, before or after that is done."""
     if method == "add_points":
-        with monkeypatch.context() as patch, pytest.raises(MirrorError, match="killed"):
+        with monkeypatch.context() as patch, pytest.raises(MirrorError):
             patch.setattr(mirrored_run, method, partial(points_then_killed, is_done))
             yield
         return
@@ -275,7 +263,7 @@ def killed_at(method: str, monkeypatch: pytest.MonkeyPatch, is_done: bool) -> It
         if is_of_cell:
             raise OSError("killed")
 
-    with monkeypatch.context() as patch, pytest.raises(MirrorError, match="killed"):
+    with monkeypatch.context() as patch, pytest.raises(MirrorError):
         patch.setattr(MirroredRun, method, die)
         yield
 
@@ -305,7 +293,7 @@ def test_runs_deleted_by_hand_come_back(sweep: DiskSweep, uri: str, reader: Read
     for run in reader.runs():
         MlflowClient(tracking_uri=uri).delete_run(run.info.run_id)
     train(cell, 3, 3)
-    with pytest.raises(MirrorError, match="deleted"):
+    with pytest.raises(MirrorError):
         mirror.sync()
     assert mirror.sync() == 6
     assert reader.curve("a-s0", "train/reward/mean") == [(1, 1.0), (2, 2.0), (3, 3.0)]
@@ -335,20 +323,16 @@ def test_two_processes_share_the_runs(sweep: DiskSweep, uri: str, reader: Reader
 
 
 def test_more_seeds_are_the_same_question_another_arm_is_not(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    sweep.start("c")
     mirror = Mirror(sweep.path, uri)
     mirror.sync()
+    assert reader.children() == {}, "a cell of another question"
     sweep.ask(n_seeds=2)
     mirror.sync()
     assert len(reader.parents()) == 1
     sweep.ask(arms=("a", "b", "c"))
     mirror.sync()
     assert len(reader.parents()) == 2
-
-
-def test_cells_of_other_questions_are_left_out(sweep: DiskSweep, uri: str, reader: Reader) -> None:
-    sweep.start("c")
-    Mirror(sweep.path, uri).sync()
-    assert reader.children() == {}
 
 
 def test_what_ran_under_another_question_ends(sweep: DiskSweep, uri: str, reader: Reader) -> None:
@@ -390,12 +374,9 @@ def test_a_changed_report_is_sent_again_and_its_links_work_apart_from_it(
         mirror.sync()
         (copy,) = (sweep.home / "mlartifacts").rglob("index.html")
         assert verdict in copy.read_text()
-    assert copy.read_text().endswith(
-        '<abbr title="data/forest.csv, among these artifacts">csv</abbr> '
-        '<abbr title="samples.html, beside the page on disk">samples</abbr> <a href="#top">top</a>'
-    )
     (first,) = (sweep.home / "mlartifacts").rglob("first_samples.html")
-    assert first.read_text() == '<abbr title="samples.html, beside the page on disk">all</abbr>'
+    for page, n_links in ((copy, 1), (first, 0)):  # none but the one to a place on the page itself
+        assert (page.read_text().count("<a "), page.read_text().count("<abbr ")) == (n_links, 1 + n_links)
     (parent,) = reader.parents()
     assert reader.artifacts(parent) == {
         *("index.html", "first_samples.html", "report.md", "report.json", "figures", "data")

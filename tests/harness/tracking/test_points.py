@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pyarrow
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records.files import ProblemRow
@@ -18,6 +18,7 @@ from harness.tracking.run import (
     completions_table,
     flat_params,
 )
+from tests.frozen import frozen
 
 
 def test_names() -> None:
@@ -26,6 +27,7 @@ def test_names() -> None:
     assert mlflow_name("train/kl/k1_old-x.y") == "train/kl/k1_old-x.y"
 
 
+@settings(max_examples=50)
 @given(st.text(st.characters(exclude_characters="/"), min_size=1).filter(lambda text: text not in (".", "..")))
 def test_mlflow_accepts_every_name(text: str) -> None:
     from mlflow.utils.validation import _validate_metric_name
@@ -108,7 +110,7 @@ def test_a_long_param_is_cut_and_says_so() -> None:
     numbers = list(range(3000))
     value = flat_params({"numbers": numbers})["numbers"]
     assert len(value) == MAX_PARAM_LENGTH
-    assert value.endswith(f"... [{len(json.dumps(numbers))} characters; all of them in spec.json]")
+    assert str(len(json.dumps(numbers))) in value[-80:] and "spec.json" in value[-80:]
 
 
 def test_a_table_has_the_first_sample_of_the_first_problems() -> None:
@@ -121,22 +123,20 @@ def test_a_table_has_the_first_sample_of_the_first_problems() -> None:
     problem: ProblemRow = {"task": "sums", "split": "test", "problem_id": "0", "prompt": chat, "answer": "3"}
     table = completions_table(pyarrow.Table.from_pylist(samples), [problem])
     assert [row[1] for row in table["data"]] == [str(number) for number in range(TABLE_ROWS)]
-    assert table["data"][0][2] == "system: Add.\n\nuser: 1+2"
+    assert table["data"][0][2].splitlines() == ["system: Add.", "", "user: 1+2"]
     assert table["data"][1][2] == ""  # an import may have no prompts
 
 
 def test_a_description_ends_before_the_first_figure_and_where_mlflow_would_cut_it() -> None:
-    report = "# sweep\n\nDoes it help?\n\n## Verdict\n\n- yes\n\n## Effects\n\n![Effects](figures/forest.png)\n\nmore"
-    assert description(report) == "Does it help?\n\n## Verdict\n\n- yes"
-    assert description("\n".join(["- a verdict"] * 1000)) == "\n".join(["- a verdict"] * (MAX_TAG_LENGTH // 12))
+    told = "Does it help?\n\n## Verdict\n\n- yes"
+    assert description(f"# sweep\n\n{told}\n\n## Effects\n\n![Effects](figures/forest.png)\n\nmore") == told
+    lines = ["- verdict"] * 1000
+    assert description("\n".join(lines)) == "\n".join(lines[: MAX_TAG_LENGTH // 10])
 
 
 def test_a_page_apart_from_its_files_says_where_they_are_and_its_scripts_stay_as_they_are() -> None:
     script = """<script>const link = '<a href="a.csv">x</a>'</script>"""
     kept = '<a href="#top">top</a> <a class="x" href="https://example.org">web</a>'
     links = '<a class="file" href="data/a.csv" download>data</a> <a href="samples.html#arm=a">b</a>'
-    assert apart(f'{kept} <main id="main">{links} {script}', {"data/a.csv", "data/b.csv", "report.md"}) == (
-        f'{kept} <main id="main">\n<p class="detail">MLflow shows this page apart from its files, which are among the '
-        'same artifacts: data, report.md.</p><abbr title="data/a.csv, among these artifacts">data</abbr> '
-        f'<abbr title="samples.html, beside the page on disk">b</abbr> {script}'
-    )
+    page = apart(f'{kept} <main id="main">{links} {script}', {"data/a.csv", "data/b.csv", "report.md"})
+    frozen("tracking/page_apart", page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -24,8 +25,8 @@ SOME_THERE = METRICS[:1]
 LATER = [("loss", 0.125, 3_000, 3), ("reward", 9.0, 900, 1)]
 
 
-def test_points_written_at_once_are_those_that_mlflow_writes(uri: str) -> None:
-    require_written_alike(uri)
+def test_points_written_at_once_are_those_that_mlflow_writes(tmp_path: Path) -> None:
+    require_written_alike(f"sqlite:///{tmp_path / 'mlflow.db'}")
 
 
 @pytest.mark.slow

@@ -1,42 +1,34 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from reports.figures.learning import draw_reward
 from reports.figures.policy import draw_entropy, draw_stability
 from reports.measure import analyse
 from reports.page import write_report
-from tests.reports.rewriting import rewrite_rows, write_spec
+from tests.reports.page.invariants import only_figures
+from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import write_sweep
 
 
 @pytest.mark.parametrize(
-    ("models", "sentence"),
+    ("models", "sizes"),
     [
-        ([{"vocabulary_tokens": 32}] * 2, "vocabulary; with 32 tokens it is at most ln 32 = 3.47."),
-        ([{"vocabulary_tokens": 32}, {"vocabulary_tokens": 151_936}], "3.47; with 151,936 tokens it is at most ln"),
-        ([None, {}], "over the whole vocabulary. "),
-        (["a name", {"vocabulary_tokens": "many"}], "over the whole vocabulary. "),
+        ([{"vocabulary_tokens": 32}] * 2, [("32", "3.47")]),
+        ([{"vocabulary_tokens": 32}, {"vocabulary_tokens": 151_936}], [("32", "3.47"), ("151,936", "11.93")]),
+        ([None, {}], []),
+        (["a name", {"vocabulary_tokens": "many"}], []),
     ],
 )
-def test_the_caption_names_the_largest_entropy_there_can_be(tmp_path, models, sentence):
+def test_the_caption_names_the_largest_entropy_there_can_be(tmp_path, models, sizes):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1)
     for cell, model in zip(sweep.cells, models, strict=True):
         (cell.path / "starts.jsonl").write_text(json.dumps({"epoch": 0, "from_step": 0, "model": model}) + "\n")
     drawing = draw_entropy(analyse(sweep))
-    assert drawing is not None and sentence in drawing.caption
-
-
-@pytest.mark.parametrize(("temperatures", "says"), [((1.0, 1.0), False), ((1.0, 0.8), True)])
-def test_rewards_of_arms_that_sample_at_other_temperatures_say_so(tmp_path, temperatures, says):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "cool": 1.0}, seeds=1)
-    for arm, temperature in zip(sweep.arms, temperatures, strict=True):
-        write_spec(sweep, arm, {"rollout": {"temperature": temperature}})
-    drawing = draw_reward(analyse(sweep))
     assert drawing is not None
-    assert ("sample at different temperatures" in drawing.caption) == says
+    assert re.findall(r"with ([\d,]+) tokens .*? = ([\d.]+\d)", drawing.caption) == sizes
 
 
 def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path):
@@ -46,19 +38,10 @@ def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path):
     analysis = analyse(sweep)
     panels, entropy = draw_stability(analysis), draw_entropy(analysis)
     assert panels is not None and entropy is not None
-    sentence = "In every arm all along, tokens clipped: 0% (above, A > 0) and 0% (below, A < 0)."
-    assert sentence in panels.caption and not panels.in_words
+    assert panels.caption.count(" 0% (") == 2 and not panels.in_words
     assert len(panels.figure.axes) == 2 * 2  # arms, quantities that differ
-    assert entropy.in_words and "It is 1.5 in every arm all along." in entropy.caption
-    write_report(sweep, tmp_path / "report")
+    assert entropy.in_words and " 1.5 in" in entropy.caption
+    with only_figures("entropy"):
+        write_report(sweep, tmp_path / "report")
     assert (tmp_path / "report/data/entropy.csv").exists() and not (tmp_path / "report/figures/entropy.svg").exists()
     assert '<figure id="entropy">' in (tmp_path / "report/index.html").read_text()
-
-
-def test_many_arms_stand_together_above_their_panels(tmp_path):
-    sweep = write_sweep(tmp_path, {f"arm{i}": 0.0 for i in range(6)}, seeds=1)
-    drawing = draw_entropy(analyse(sweep))
-    assert drawing is not None
-    *panels, overview = drawing.figure.axes
-    assert len(overview.lines) == 6 and len(panels) == 6
-    assert overview.get_position().y0 > max(panel.get_position().y1 for panel in panels)

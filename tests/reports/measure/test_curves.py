@@ -39,46 +39,22 @@ def test_seeds_with_different_x_are_interpolated_onto_the_range_they_share():
     assert (curve.low[1], curve.high[1]) == pytest.approx(t_interval([1.25, 1.75, 1.0]))
 
 
-def test_seeds_with_the_same_x_keep_it():
-    lines = [to_line(seed, [(1, seed), (2, seed), (8, seed + 1.0)]) for seed in range(3)]
-    curve = mean_curve("arm", lines, alpha=0.05)
-    np.testing.assert_array_equal(curve.grid, [1, 2, 8])
-    np.testing.assert_allclose(curve.mean, [1, 1, 2])
-
-
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_below_three_seeds_there_is_no_band(seeds):
-    lines = [to_line(seed, [(1, 0.5 + seed), (2, 0.6)]) for seed in range(seeds)]
-    curve = mean_curve("arm", lines, alpha=0.05)
-    assert np.isnan([curve.low, curve.high]).all()
-    assert np.isfinite(curve.mean).all()
-
-
-def test_seeds_that_share_no_range_have_no_mean():
-    curve = mean_curve("arm", [to_line(0, [(1, 0.5), (2, 0.6)]), to_line(1, [(3, 0.5), (4, 0.6)])], alpha=0.05)
-    assert curve.grid.size == curve.mean.size == 0
-    assert curve.n == 2
-
-
 def test_a_line_drops_missing_values_and_keeps_the_last_at_one_x():
     line = to_line(0, [(10, 0.5), (20, None), (30, math.nan), (40, 0.6), (40, 0.7)])
     np.testing.assert_array_equal(line.x, [10, 40])
     np.testing.assert_array_equal(line.y, [0.5, 0.7])
 
 
-def test_one_cell_that_generates_nothing_puts_the_whole_sweep_on_steps(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 0.0}, seeds=2)
+@pytest.mark.parametrize(
+    ("seeds", "rows", "axis"),
+    [(2, [{"step": 1, "generated_tokens": 0}], STEPS), (1, [], TOKENS)],
+    ids=["one cell that generates nothing", "one that ended before its first step"],
+)
+def test_the_axis_is_that_of_all_cells_that_trained(tmp_path, seeds, rows, axis):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "other": 0.0}, seeds=seeds)
     assert training_axis(analyse(sweep)) == TOKENS
-    (_, _, _, offline) = sweep.cells
-    rows = [row | {"generated_tokens": 0} for row in offline.read_steps()]
-    (offline.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert training_axis(analyse(sweep)) == STEPS
-
-
-def test_a_cell_that_ended_before_its_first_step_says_nothing_about_the_axis(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "wild": 0.0}, seeds=1, changes={("wild", 0): {"generated_tokens": 0}})
-    write_steps(sweep.cells[1], [])
-    assert training_axis(analyse(sweep)) == TOKENS
+    write_steps(sweep.cells[-1], rows)
+    assert training_axis(analyse(sweep)) == axis
 
 
 def test_curves_over_either_axis(tmp_path):
@@ -128,8 +104,10 @@ def test_a_seed_that_ended_very_early_counts_at_the_end(begun, early, grid):
     assert (curve.low[-1], curve.high[-1]) == pytest.approx(t_interval([0.1, 0.7, 0.7]))
 
 
-@pytest.mark.parametrize("known_before", [True, False])
-@pytest.mark.parametrize("fractions", [(0.8, 1.2, 1.0, 0.9, 1.1, 0.7), (1.0, 0.1, 1.0, 1.05, 1.0, 0.9)])
+@pytest.mark.parametrize(
+    ("fractions", "known_before"),
+    [((0.8, 1.2, 1.0, 0.9, 1.1, 0.7), True), ((1.0, 0.1, 1.0, 1.05, 1.0, 0.9), True), ((0.8, 1.2, 1.0), False)],
+)
 def test_curves_end_in_what_the_table_and_the_verdict_say(tmp_path, fractions, known_before):
     """Cells that stop at a number of steps generate different tokens; one that diverged, few."""
     before: dict[str, Any] = {} if known_before else {"base_scores": []}
@@ -177,13 +155,6 @@ def cut_tokens(sweep: SweepRecord, fractions: tuple[float, ...]) -> None:
 def end_of(curve: Curve) -> tuple[float, float, float]:
     """Mean and band of the last point, in percentage points."""
     return 100 * curve.mean[-1], 100 * curve.low[-1], 100 * curve.high[-1]
-
-
-def test_a_cell_without_a_final_score_is_in_no_curve_of_evaluations(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=2)
-    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"final": False}, arm="up")
-    (curve,) = evaluation_curves(analyse(sweep), "pass@1", 0.05)
-    assert curve.arm == "base"
 
 
 def test_paired_curves_subtract_seed_by_seed_at_the_x_of_the_arm():

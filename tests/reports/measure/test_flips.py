@@ -14,9 +14,8 @@ from tests.reports.synthetic import write_sweep
 def test_the_biggest_movers_either_way_and_none_that_did_not_move():
     by_arm = {"base": {0: np.array([0.5, 0.5, 0.5, 0.0])}, "arm": {0: np.array([0.6, 0.0, 0.5, 1.0])}}
     scores = ProblemScores(["a", "b", "c", "d"], by_arm)
-    assert biggest_movers(scores, "arm", "base") == [3, 1, 0]
-    assert biggest_movers(scores, "arm", "base", n=1) == [3]
-    assert biggest_movers(scores, "base", "base") == []
+    found = [biggest_movers(scores, "arm", "base"), biggest_movers(scores, "arm", "base", n=1)]
+    assert [*found, biggest_movers(scores, "base", "base")] == [[3, 1, 0], [3], []]
 
 
 def test_a_flip_says_how_often_both_arms_solve_the_problem(tmp_path):
@@ -89,4 +88,4 @@ def test_the_page_has_a_table_only_beyond_chance(tmp_path):
     three = analyse(write_sweep(tmp_path / "three", {"base": 0.0, "odd": 1.0}, seeds=3))
     report = Report(problem_ranges=ranges_rows(three))
     assert problem_table(three, report) is None
-    assert "the widest ranges between them, 50.0 pp, are what exchanging arms" in chance_sentence(report)
+    assert "50.0 pp" in chance_sentence(report)

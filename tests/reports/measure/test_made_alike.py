@@ -13,9 +13,10 @@ from harness.records import SweepRecord, read_sweep
 from harness.records.cell import write_status
 from reports.measure import analyse
 from reports.page.document import report_document
-from reports.page.validity import ValidityCheck, validity_checks
+from reports.page.validity import validity_checks
 from tests.reports.synthetic import write_sweep
 
+UP, DOWN = "up and base", "down and base"
 ALIKE: dict[str, Any] = {
     "commit": "0123456789abcdef",
     "processor": "one",
@@ -36,10 +37,13 @@ def starts(sweep: SweepRecord, changes: dict[tuple[str, int], list[dict[str, Any
         (cell.path / "starts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def marks(sweep: SweepRecord) -> list[ValidityCheck]:
+def marks(sweep: SweepRecord) -> dict[str, str]:
+    """What is said of each pair of arms that were made differently, by the names of the two."""
     analysis = analyse(sweep)
     checks = validity_checks(analysis, report_document(analysis))
-    return [check for check in checks if "made differently" in check.label]
+    found = [check for check in checks if "made differently" in check.label]
+    assert not any(check.ok for check in found)
+    return {check.label.removesuffix(" made differently"): check.value for check in found}
 
 
 @pytest.fixture
@@ -62,22 +66,20 @@ def test_a_contrast_of_cells_made_differently_has_a_mark(
 ) -> None:
     """It names the arms, the field, its values and the seeds."""
     starts(sweep, {("up", 1): [change]})
-    assert marks(sweep) == [ValidityCheck("up and base made differently", words, ok=False)]
+    assert marks(sweep) == {UP: words}
 
 
 def test_cells_made_alike_have_none(sweep: SweepRecord) -> None:
     """Nor have those of a seed that all arms got later, under another version, nor arms of other models."""
     later = [{"commit": "later", "packages": {"torch": "3"}}]
     starts(sweep, {(arm, 2): later for arm in sweep.arms} | {("up", 0): [{"model": {"architecture": "Qwen"}}]})
-    assert marks(sweep) == []
+    assert marks(sweep) == {}
 
 
 def test_a_cell_that_moved_in_between_has_a_mark_in_all_its_contrasts(sweep: SweepRecord) -> None:
     starts(sweep, {("base", 0): [{}, {"processor": "two"}], ("up", 0): [{}, {"processor": "two"}]})
-    assert marks(sweep) == [
-        ValidityCheck("up and base made differently", "processor one, then two in both (seed 0)", ok=False),
-        ValidityCheck("down and base made differently", "processor one against one, then two (seed 0)", ok=False),
-    ]
+    both = {UP: "processor one, then two in both (seed 0)", DOWN: "processor one against one, then two (seed 0)"}
+    assert marks(sweep) == both
 
 
 def evaluated_later(sweep: SweepRecord, commits: Mapping[str, str]) -> SweepRecord:
@@ -98,17 +100,17 @@ def evaluated_later(sweep: SweepRecord, commits: Mapping[str, str]) -> SweepReco
     return read_sweep(sweep.path)
 
 
-def test_a_further_evaluation_is_compared_with_its_like(sweep: SweepRecord) -> None:
-    """Evaluated later under a new version, both arms are alike; if only one was, they are not."""
+@pytest.mark.parametrize(
+    ("commits", "pair", "words"),
+    [
+        # Evaluated later under a new version, both arms are alike; if only one was, they are not.
+        ({"base": "new", "up": "new", "down": "newest"}, "down and base", "newest against new"),
+        # One arm was topped up under another commit; its partner drew as many samples from the start.
+        ({"up": "new", "down": ALIKE["commit"]}, "up and base", "new against 0123456789"),
+    ],
+)
+def test_a_further_evaluation_is_compared_with_its_like_or_with_one_within_training(
+    sweep: SweepRecord, commits: dict[str, str], pair: str, words: str
+) -> None:
     starts(sweep, {})
-    again = evaluated_later(sweep, {"base": "new", "up": "new", "down": "newest"})
-    words = "commit of the evaluation newest against new (seeds 0, 1, 2)"
-    assert marks(again) == [ValidityCheck("down and base made differently", words, ok=False)]
-
-
-def test_a_further_evaluation_is_compared_with_one_within_training(sweep: SweepRecord) -> None:
-    """One arm was topped up under another commit; its partner drew as many samples from the start."""
-    starts(sweep, {})
-    again = evaluated_later(sweep, {"up": "new", "down": ALIKE["commit"]})
-    words = "commit of the evaluation new against 0123456789 (seeds 0, 1, 2)"
-    assert marks(again) == [ValidityCheck("up and base made differently", words, ok=False)]
+    assert marks(evaluated_later(sweep, commits)) == {pair: f"commit of the evaluation {words} (seeds 0, 1, 2)"}

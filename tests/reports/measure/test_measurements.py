@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
 import math
-import pickle
-import re
 import weakref
 
 import numpy as np
@@ -25,29 +22,39 @@ from tests.reports.synthetic import write_sweep
 ARMS = {"base": 0.0, "up": 3.0}
 
 
-def test_the_metric_of_the_first_task_when_none_is_named(tmp_path):
-    assert TaskMetric.of(write_sweep(tmp_path / "a", ARMS, seeds=1)) == TaskMetric("arithmetic", "pass@1")
-    named = write_sweep(
-        tmp_path / "b", ARMS, seeds=1, tasks=["gsm8k", "arithmetic"], metric="eval.final.arithmetic.pass@4"
-    )
-    assert TaskMetric.of(named) == TaskMetric("arithmetic", "pass@4")
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    return write_sweep(tmp_path_factory.mktemp("sweep"), ARMS, seeds=1)
+
+
+@pytest.fixture
+def one_cell(tmp_path):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    return measurement
+
+
+def test_the_metric_of_the_first_task_when_none_is_named(sweep):
+    assert TaskMetric.of(sweep) == TaskMetric("arithmetic", "pass@1")
+    named = {"tasks": ["gsm8k", "arithmetic"], "metric": "eval.final.arithmetic.pass@4"}
+    assert TaskMetric.of(sweep.model_copy(update=named)) == TaskMetric("arithmetic", "pass@4")
 
 
 @pytest.mark.parametrize(
-    ("metric", "match"),
+    ("metric", "code"),
     [
-        ("train.reward", "eval.final"),
-        ("eval.final.maths.pass@1", "'maths'.*arithmetic"),
-        ("eval.final.pass@3", r"did you mean pass@1, pass@2 or pass@4\?"),
-        ("eval.final.mean_tokens", "fraction"),
-        ("eval.final.truncated_frac", r"more is better: pass@1, pass@2, .*, avg@n, cons@n$"),
-        ("eval.final.arithmetic.ece", "more is better"),
-        ("eval.final.pass@steps_frac", "more is better: [^_]*$"),
+        ("train.reward", "metric_malformed"),
+        ("eval.final.maths.pass@1", "metric_of_unknown_task"),
+        ("eval.final.pass@3", "metric_not_comparable"),
+        ("eval.final.mean_tokens", "metric_not_comparable"),
+        ("eval.final.truncated_frac", "metric_not_comparable"),
+        ("eval.final.arithmetic.ece", "metric_not_comparable"),
+        ("eval.final.pass@steps_frac", "metric_not_comparable"),
     ],
 )
-def test_a_metric_that_cannot_be_compared_is_refused(tmp_path, metric, match):
-    with pytest.raises(ValueError, match=match):
-        read_measurements(write_sweep(tmp_path, ARMS, seeds=1, metric=metric))
+def test_a_metric_that_cannot_be_compared_is_refused(sweep, metric, code):
+    with refuses(MetricError, f"reports.{code}", metric=metric) as refused:
+        read_measurements(sweep.model_copy(update={"metric": metric}))
+    assert "_" not in str(refused.value.fields.get("known", "")), "no fraction of which less is better"
 
 
 def test_a_damaged_score_is_no_fraction(tmp_path):
@@ -59,12 +66,12 @@ def test_a_damaged_score_is_no_fraction(tmp_path):
 
 def test_a_sweep_without_a_finished_cell_is_refused(tmp_path):
     changes = {(arm, 0): {"state": "failed"} for arm in ARMS}
-    with pytest.raises(ValueError, match=r"no cell of .* is done"):
+    with refuses(ValueError, "reports.no_cell_done"):
         read_measurements(write_sweep(tmp_path, ARMS, seeds=1, changes=changes))
 
 
-def test_grader_disagreement_counts_samples(tmp_path):
-    (measurement,) = read_measurements(write_sweep(tmp_path, ARMS, seeds=1))["up"]
+def test_grader_disagreement_counts_samples(sweep):
+    (measurement,) = read_measurements(sweep)["up"]
     assert measurement.grader_disagreement_frac == 0.5  # by construction of the synthetic verdicts
     assert measurement.seconds("rollout_s") == pytest.approx(40 * 0.2)
     assert measurement.seconds("warp_s") is None
@@ -84,21 +91,20 @@ def test_length_slope_is_growth_over_100_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "code", "fields"),
     [
-        ({"verdicts": "{"}, "a sample's verdicts are '{', no JSON object"),
-        ({"verdicts": "[]"}, "a sample's verdicts are '[]', no JSON object"),
-        ({"verdicts": None}, "lacks verdicts in 1 places"),
-        ({"correct": None}, "lacks correct in 1 places"),
+        ({"verdicts": "{"}, "reports.sample_verdicts_damaged", {"verdicts": "{"}),
+        ({"verdicts": "[]"}, "reports.sample_verdicts_damaged", {"verdicts": "[]"}),
+        ({"verdicts": None}, "records.column_with_gaps", {"name": "verdicts", "n_gaps": 1}),
+        ({"correct": None}, "records.column_with_gaps", {"name": "correct", "n_gaps": 1}),
     ],
 )
-def test_samples_with_gaps_are_a_damaged_record(tmp_path, change, says):
-    (measurement,) = read_measurements(write_sweep(tmp_path, ARMS, seeds=1))["up"]
-    path = measurement.cell.evals
+def test_samples_with_gaps_are_a_damaged_record(one_cell, change, code, fields):
+    path = one_cell.cell.evals
     first, *rows = pyarrow.parquet.read_table(path).to_pylist()
     pyarrow.parquet.write_table(pa.Table.from_pylist([first | change, *rows]), path)
-    with pytest.raises(DamagedRecordError, match=r"evals\.parquet: .*" + re.escape(says)):
-        _ = measurement.grader_disagreement_frac
+    with refuses(DamagedRecordError, code, path="evals.parquet", **fields):
+        _ = one_cell.grader_disagreement_frac
 
 
 def test_what_a_row_lacks_or_is_not_finite_is_nan(tmp_path):
@@ -124,9 +130,8 @@ def test_without_a_row_there_is_nothing(tmp_path, text):
     assert Columns.of(read_columns(path), ["step"]).length == 0
 
 
-def test_columns_are_what_the_rows_hold(tmp_path):
-    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
-    rows = measurement.cell.read_steps()
+def test_columns_are_what_the_rows_hold(one_cell):
+    measurement, rows = one_cell, one_cell.cell.read_steps()
     assert measurement.steps.length == len(rows) > 0
     assert {name for row in rows for name in row} == set(measurement.steps.fields)
     for name, values in measurement.steps.fields.items():
@@ -134,77 +139,49 @@ def test_columns_are_what_the_rows_hold(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("broken", "fault"),
+    ("old", "new", "code", "fields"),
     [
-        ('"grad_norm": "high"', r": is damaged \(.*grad_norm.* changed from (number to string|string to number)"),
-        ('"grad_norm": 1.0, "grad_norm": 2.0', r": is damaged \(.*grad_norm.* specified twice"),
-        ('"grad_norm": nothing', r", line 1: is damaged"),
+        ('"grad_norm": 1.0', '"grad_norm": "high"', "records.columns_damaged", {}),
+        ('"grad_norm": 1.0', '"grad_norm": 1.0, "grad_norm": 2.0', "records.columns_damaged", {}),
+        ('"grad_norm": 1.0', '"grad_norm": nothing', "records.rows_damaged", {}),
+        ('{"step": 3,', '{"step": 2,', "reports.measurement_damaged", {}),
+        ('{"step": 3,', '{"step": 1,', "reports.measurement_damaged", {}),
+        ('{"step": 40,', '{"step": 3,', "reports.measurement_damaged", {}),
+        ('{"step": 3,', "{", "reports.measurement_damaged", {"fault": "row 3 lacks 'step'"}),
+        ('{"step": 3,', '{"step": null,', "reports.measurement_damaged", {"fault": "row 3 lacks 'step'"}),
+        ('"generated_tokens"', '"other"', "reports.measurement_damaged", {"fault": "row 1 lacks 'generated_tokens'"}),
     ],
 )
-def test_a_damaged_file_is_named_with_its_fault(tmp_path, broken, fault):
-    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
-    steps = measurement.cell.path / "steps.jsonl"
-    steps.write_text(steps.read_text().replace('"grad_norm": 1.0', broken, 1))
-    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl{fault}"):
-        _ = measurement.steps
+def test_a_damaged_file_of_steps_is_named(one_cell, old, new, code, fields):
+    steps = one_cell.cell.path / "steps.jsonl"
+    steps.write_text(steps.read_text().replace(old, new, 1))
+    with refuses(DamagedRecordError, code, path="steps.jsonl", **fields):
+        _ = one_cell.steps
 
 
 @pytest.mark.parametrize("value", ['"high"', "true", "[1.0]", '"2020-01-01"'])
-def test_a_field_that_holds_no_number_is_a_damaged_record(tmp_path, value):
-    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
-    steps = measurement.cell.path / "steps.jsonl"
+def test_a_field_that_holds_no_number_is_a_damaged_record(one_cell, value):
+    steps = one_cell.cell.path / "steps.jsonl"
     steps.write_text(steps.read_text().replace('"grad_norm": 1.0', f'"grad_norm": {value}'))
-    with refuses(
-        DamagedRecordError,
-        "reports.measurement_damaged",
-        path="steps.jsonl",
-        fault="'grad_norm' holds something that is not a number",
-    ):
-        _ = measurement.steps
-
-
-@pytest.mark.parametrize("field", ["step", "generated_tokens"])
-@pytest.mark.parametrize("lacks", ["the field", "a value"])
-def test_a_step_without_what_curves_run_over_is_a_damaged_record(tmp_path, field, lacks):
-    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
-    path = measurement.cell.path / "steps.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows[2] = {k: v for k, v in rows[2].items() if k != field} if lacks == "the field" else rows[2] | {field: None}
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl: row 3 lacks '{field}'"):
-        _ = measurement.steps
+    with refuses(DamagedRecordError, "reports.measurement_damaged", path="steps.jsonl") as refused:
+        _ = one_cell.steps
+    assert "grad_norm" in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "line"),
     [
-        (b'\xef\xbb\xbf{"step": 1}\n{"step": 2}\n', r", line 1: is damaged \(Unexpected UTF-8 BOM"),
-        (b'{"step": 1} {"step": 2}\n{"step": 3}\n', r", line 1: is damaged \(Extra data"),
-        (b'{"step": 1}\n{"step": 2,\n"loss": 1.0}\n{"step": 3}\n', r", line 2: is damaged"),
+        (b'\xef\xbb\xbf{"step": 1}\n{"step": 2}\n', 1),
+        (b'{"step": 1} {"step": 2}\n{"step": 3}\n', 1),
+        (b'{"step": 1}\n{"step": 2,\n"loss": 1.0}\n{"step": 3}\n', 2),
     ],
 )
-def test_lines_that_are_not_an_object_each_are_damage(tmp_path, text, fault):
+def test_lines_that_are_not_an_object_each_are_damage(tmp_path, text, line):
     path = tmp_path / "steps.jsonl"
     path.write_bytes(text)
-    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl{fault}"):
+    with refuses(DamagedRecordError, "records.rows_damaged", path="steps.jsonl") as refused:
         read_columns(path)
-
-
-def test_blank_lines_and_those_of_another_system_are_no_damage(tmp_path):
-    path = tmp_path / "steps.jsonl"
-    path.write_bytes(b'{"step": 1}\r\n\r\n{"step": 2}\r\n')
-    assert read_columns(path)["step"].to_pylist() == [1, 2]
-
-
-@pytest.mark.parametrize(("step", "row"), [(2, 3), (1, 3), (40, 4)])
-def test_steps_that_do_not_rise_are_a_damaged_record(tmp_path, step, row):
-    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
-    path = measurement.cell.path / "steps.jsonl"
-    path.write_text(path.read_text().replace('{"step": 3,', f'{{"step": {step},'))
-    with pytest.raises(
-        DamagedRecordError, match=rf"steps\.jsonl: the step of row {row} is no later than that of the row before"
-    ):
-        _ = measurement.steps
+    assert f"line {line}:" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -214,21 +191,6 @@ def test_the_quantum_is_what_one_sample_changes_whatever_a_plug_ins_metric_is_ca
     """Of 100 problems with 8 samples each."""
     cell = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1).cells[0]
     assert Measurement(cell, TaskMetric("arithmetic", metric)).quantum_pp == quantum_pp
-
-
-def test_of_a_cell_samples_take_a_few_bytes_each(tmp_path):
-    """A sweep has a thousand cells with thousands of samples each: texts that repeat are not held again and again."""
-    sweep = write_sweep(tmp_path, ARMS, seeds=1)
-    [[measured], _] = read_measurements(sweep).values()
-    assert measured.final_samples is not None
-    few, problems = measured.final_samples.n_samples, measured.problem_scores_pp.keys()
-    takes_bytes = len(pickle.dumps(measured.final_samples))
-    table = pa.parquet.read_table(measured.cell.evals)
-    pa.parquet.write_table(pa.concat_tables([table] * 50), measured.cell.evals)
-    [[again], _] = read_measurements(sweep).values()
-    assert again.final_samples is not None and again.final_samples.n_samples == 50 * few
-    assert len(pickle.dumps(again.final_samples)) < takes_bytes + 50 * few
-    assert again.problem_scores_pp.keys() == problems
 
 
 def test_comparing_again_costs_nothing(tmp_path, monkeypatch):
@@ -252,3 +214,9 @@ def test_samples_of_one_cell_are_held_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(CellRecord, "read_evals", watched)
     report_document(analyse(sweep))
     assert held == [1] * len(sweep.cells)  # and no cell's are read again
+
+
+def test_blank_lines_and_those_of_another_system_are_no_damage(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b'{"step": 1}\r\n\r\n{"step": 2}\r\n')
+    assert read_columns(path)["step"].to_pylist() == [1, 2]

@@ -47,9 +47,3 @@ def test_a_sweep_in_one_mode_has_none(tmp_path: Path) -> None:
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 5.0}, seeds=3, other_tasks=["other", "direct:third"]))
     assert mode_scores(analysis) == [] and mode_table([]) is None
     assert FIGURES.find("thinking_budgets").draw(analysis) is None
-
-
-def test_a_single_budget_is_no_curve(tmp_path: Path) -> None:
-    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 5.0}, seeds=3, other_tasks=["think8:arithmetic"]))
-    assert len(mode_scores(analysis)) == 4
-    assert FIGURES.find("thinking_budgets").draw(analysis) is None

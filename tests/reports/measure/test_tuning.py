@@ -13,6 +13,7 @@ from reports.measure.tuning import best_difference
 from reports.page import write_report
 from reports.page.verdict import statements
 from reports.statistics import compare_paired
+from tests.frozen import frozen
 from tests.reports.synthetic import write_sweep
 
 BASELINE = [80.1, 79.8, 80.3, 80.0, 79.9, 80.2]
@@ -75,11 +76,9 @@ def test_the_page_says_what_was_found_what_it_cost_and_why_there_is_no_verdict(t
     report: Any = write_report(sweep, tmp_path / "report")
     (contrast,) = report.contrasts
     assert contrast.low_pp > 0 and contrast.verdict == "inconclusive"
-    (statement,) = statements(report)
-    assert "each at its best of 8 trials of train.learning_rate" in statement.sentence
-    assert any("may come from the search" in detail for detail in statement.details)
     rows = {row.arm: row for row in report.tuning}
     assert rows["up"].verdict_tokens == sum(c.generated_tokens or 0 for c in sweep.cells if c.arm == "up") > 0
     assert rows["up"].generated_tokens == 5000
-    table = (tmp_path / "report" / "report.md").read_text().partition("## Each arm at its best")[2]
-    assert "| up | 0.0001 ! | 7 of 8 | 70.0 | 81.0 |" in table and "5k" in table
+    (statement,) = statements(report)
+    table = (tmp_path / "report" / "report.md").read_text().partition("## Each arm at its best")[2].partition("##")[0]
+    frozen("reports/tuning", "\n".join([statement.sentence, *statement.details, table]))

@@ -8,6 +8,7 @@ import pytest
 
 from reports.page import write_report
 from tests.reports.page.browser import measure, run_chromium
+from tests.reports.page.invariants import only_figures
 from tests.reports.synthetic import Changes, write_sweep
 
 pytestmark = pytest.mark.slow
@@ -25,8 +26,7 @@ def page(tmp_path_factory):
     changes: Changes = {("up", 0): {"flags": ["nan"]}, ("up", 1): {"state": "failed", "reason": 60 * "long_reason_"}}
     texts = ["word " * 400 + "#### 3", 900 * "x", "<img src=https://example.org/x.png>"]
     sweep = write_sweep(folder / "records", arms, seeds=3, changes=changes, texts=texts, other_tasks=["gsm8k"])
-    with pytest.MonkeyPatch.context() as patch:  # all are laid out by the same template
-        patch.setattr("reports.figures.in_reading_order", lambda kind: [kind.find(name) for name in SHOWN])
+    with only_figures(*SHOWN):
         write_report(sweep, folder / "report")
     return folder / "report" / "index.html"
 

@@ -53,9 +53,13 @@ def change(folder: Path, file: str, old: str, new: str) -> None:
     (folder / KEPT).write_text(json.dumps(record))
 
 
-def test_a_kept_report_agrees_with_its_scores(tmp_path: Path) -> None:
+def test_a_kept_report_and_a_kept_factorial_agree_with_their_scores(tmp_path: Path) -> None:
     flagged = {("up", 2): {"flags": ["collapse"]}, ("up", 3): {"state": "failed", "reason": "a reason"}}
     folder = kept(tmp_path, arms={"base": 0.0, "up": 2.0, "same": 0.1}, seeds=6, changes=flagged)
+    arms = {arm: 2.0 * (place == 3) for place, arm in enumerate(GRID)}
+    factorial = kept(tmp_path / "factorial", arms=arms, seeds=6, grid=GRID)
+    assert json.loads((factorial / "report.json").read_text())["interactions"]
+    assert verify_kept(factorial).difference is None
     found = verify_kept(folder)
     assert found.difference is None
     assert found.checked["report.json"] > 100
@@ -63,12 +67,6 @@ def test_a_kept_report_agrees_with_its_scores(tmp_path: Path) -> None:
     assert (folder / "note.txt").read_text() == "beside"
     assert str(tmp_path) not in (folder / "sweep.json").read_text(), "a path of this machine"
     assert json.loads((folder / "report.json").read_text())["laws"] == [{"arm": "up", "seed": None}]
-
-
-def test_a_kept_factorial_agrees_with_its_scores(tmp_path: Path) -> None:
-    folder = kept(tmp_path, arms={arm: 2.0 * (place == 3) for place, arm in enumerate(GRID)}, seeds=6, grid=GRID)
-    assert json.loads((folder / "report.json").read_text())["interactions"]
-    assert verify_kept(folder).difference is None
 
 
 def test_what_was_altered_is_named(tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from harness.records.study import StudyRecord
@@ -11,139 +15,88 @@ from reports.search.sentences import (
     search_sentence,
     warning,
 )
+from tests.frozen import frozen
 from tests.reports.search.studies import ACCURACY, CONTRAST, TOKENS, Changes, confirmation, study_document, write_study
 
 FAILED: Changes = {
     number: {"state": "failed", "values": None, "reason": "broke", "intermediate": []} for number in range(5)
 }
+NO_SCORE: Mapping[str, Any] = {
+    "confirmed_pp": None,
+    "shrinkage_pp": None,
+    "default_confirmed_pp": None,
+    "contrast": CONTRAST | {"verdict": "no_test", "n_pairs": 0, "difference_pp": None},
+}
+STUDIES: Mapping[str, Mapping[str, Any]] = {
+    "twenty trials": study_document(20),
+    "fewest tokens": study_document(20) | {"objectives": [TOKENS]},
+    "one trial": study_document(1),
+    "one trial, not the default": study_document(1, changes={0: {"is_default": False}}),
+    "no trial": study_document(0),
+    "all failed": study_document(5, changes=FAILED),
+    "two objectives": study_document(40, objectives=2),
+    "a flagged winner": study_document(20, changes={7: {"flags": ["nan"]}}),
+    "a default that won": study_document(20, changes={7: {"is_default": True}}),
+    "confirmed": study_document(20, confirmation=confirmation(7)),
+    "confirmed without a control": study_document(
+        20, confirmation=confirmation(7, confirmed_pp=79.1, default_search_pp=None)
+    ),
+    "confirmed at the same score": study_document(20, confirmation=confirmation(7, confirmed_pp=78.06)),
+    "confirmed without a score": study_document(20, confirmation=confirmation(7, **NO_SCORE)),
+    "an earlier winner confirmed": study_document(20, confirmation=confirmation(6)),
+}
 
 
-def confirmed(tmp_path, **changes: object) -> StudyRecord:
-    return write_study(tmp_path, study_document(20, confirmation=confirmation(7, **changes)))
+def said(study: StudyRecord) -> list[str]:
+    found = [search_sentence(study), headline(study).sentence, *headline(study).details]
+    of_best = warning(study)
+    if study.confirmation is not None:
+        of_best = confirmed_statement(study.confirmation) if of_best is None else of_best
+    return [*found, *([] if of_best is None else [of_best.sentence, *of_best.details])]
 
 
-def test_the_best_and_what_it_was_picked_among(tmp_path):
-    study = write_study(tmp_path, study_document(20))
-    statement = headline(study)
-    assert statement.sentence.startswith(
-        "Trial 7, the best of 13 complete: final pass@1 of arithmetic 79.6% (default 70.0%) with learning_rate = "
-    )
-    assert "updates_per_rollout = 2, clip_high = " in statement.sentence
-    assert statement.details == [
-        "20 trials: 13 complete, 6 pruned, 1 failed. Sampler tpe (n_startup_trials 5), pruner median, 1 seed per trial"
-        " (0)."
-    ]
-    assert search_sentence(study).startswith("tune_grpo: trial 7, the best of 13 complete: ")
-    assert search_sentence(study).endswith("; not confirmed: bench tune tune_grpo --confirm 6.")
-    assert "\n" not in search_sentence(study)
+def test_the_sentences(tmp_path: Path) -> None:
+    """What a search says of its best trial, whether it is confirmed, and the warning where it is not."""
+    lines = []
+    for name, document in STUDIES.items():
+        lines += [f"# {name}", *said(write_study(tmp_path, document))]
+    assert not any("\n" in line for line in lines)
+    frozen("reports/search", "\n".join(lines))
 
 
 @pytest.mark.parametrize(
-    ("objective", "biased"), [(ACCURACY, "biased upwards. It was picked because it came out highest"),
-                              (TOKENS | {}, "biased downwards. It was picked because it came out lowest")],
-)  # fmt: skip
-def test_the_winner_of_many_is_biased(tmp_path, objective, biased):
-    statement = warning(write_study(tmp_path, study_document(20, objectives=1) | {"objectives": [objective]}))
-    assert statement is not None
-    assert f"the best of 19 trials is {biased}" in statement.sentence
-    assert "bench tune tune_grpo --confirm 6 trains it and the default with 6 fresh seeds" in statement.details[0]
+    ("name", "is_warned"),
+    [
+        *((name, True) for name in ("twenty trials", "two objectives", "a flagged winner")),
+        *(
+            (name, False)
+            for name in ("one trial", "one trial, not the default", "no trial", "all failed", "a default that won")
+        ),
+    ],
+)
+def test_a_winner_that_was_picked_and_not_confirmed_is_warned_of(tmp_path: Path, name: str, is_warned: bool) -> None:
+    assert (warning(write_study(tmp_path, STUDIES[name])) is not None) == is_warned
 
 
-def test_one_trial_was_not_picked(tmp_path):
-    study = write_study(tmp_path, study_document(1))
-    assert warning(study) is None
-    assert search_sentence(study) == (
-        "tune_grpo: trial 0, the only complete one: final pass@1 of arithmetic 70.0% (the default); 1 trial: 1"
-        " complete."
-    )
+@pytest.mark.parametrize(("objective", "way"), [(ACCURACY, "upwards"), (TOKENS, "downwards")])
+def test_the_winner_of_many_is_biased(tmp_path: Path, objective: dict[str, str], way: str) -> None:
+    statement = warning(write_study(tmp_path, study_document(20) | {"objectives": [objective]}))
+    assert statement is not None and way in statement.sentence
 
 
-@pytest.mark.parametrize("trials", [0, 5])
-def test_nothing_to_pick_from(tmp_path, trials):
-    study = write_study(tmp_path, study_document(trials, changes=FAILED))
-    counted = "5 trials: 5 failed" if trials else "0 trials"
-    assert headline(study).sentence == f"Nothing to pick from: {counted}."
-    assert search_sentence(study) == f"tune_grpo: nothing to pick from, {counted}."
-    assert warning(study) is None
-
-
-def test_two_objectives(tmp_path):
-    study = write_study(tmp_path, study_document(40, objectives=2))
-    assert (
-        "trial 7, the best of 34 complete on pass@1, of 6 trials on the front (4, 6, 7, 20, 25, 34): final pass@1 of"
-        " arithmetic 79.6% at 219k generated tokens (default 70.0%)"
-    ) in search_sentence(study)
-
-
-def test_a_flagged_winner_says_so(tmp_path):
-    study = write_study(tmp_path, study_document(20, changes={7: {"flags": ["nan"]}}))
-    assert "The best trial is flagged (nan)" in headline(study).details[1]
-    assert "trial 7, the best of 13 complete, flagged (nan): final pass@1" in search_sentence(study)
-
-
-def test_the_objective_without_importances_is_named(tmp_path):
+def test_the_objective_without_importances_is_named(tmp_path: Path) -> None:
     document = study_document(40, objectives=2, importances_refused="all complete trials have the same tokens")
     assert no_importance(write_study(tmp_path, study_document(40))) is None
-    document["importances"] = document["importances"][:1]
-    assert no_importance(write_study(tmp_path, document)) == (
-        "No importance of knobs for generated tokens: all complete trials have the same tokens."
-    )
-    document["importances"] = []
-    assert no_importance(write_study(tmp_path, document)) == (
-        "No importance of knobs: all complete trials have the same tokens."
-    )
+    for left in (1, 0):
+        document["importances"] = document["importances"][:left]
+        found = no_importance(write_study(tmp_path, document))
+        assert found is not None and document["importances_refused"] in found
+        assert ("for generated" in found) == (left == 1)
 
 
-def test_confirmed(tmp_path):
-    study = confirmed(tmp_path)
-    assert study.confirmation is not None and current_confirmation(study) == study.confirmation
-    statement = confirmed_statement(study.confirmation)
-    assert (statement.verdict, warning(study)) == ("better", None)
-    assert statement.sentence.startswith("With fresh seeds: best is better than default: +4.8 pp pass@1, 95% interval")
-    assert statement.details == [
-        "Picked among 20 trials, trial 7 scored 78.1% in the search and 74.3% with 6 fresh seeds and fresh samples: it"
-        " shrank by 3.8 pp.",
-        "As a control, the default, which nobody picked, scored 70.0% in the search and 69.5% with the same fresh"
-        " seeds: it shrank by 0.5 pp.",
-    ]
-    assert search_sentence(study).endswith("; with 6 fresh seeds 74.3%. best beats default by +4.8 pp [+2.1, +7.5].")
-
-
-def test_confirmed_without_a_control_and_without_shrinking(tmp_path):
-    changes = {"confirmed_pp": 79.1, "default_search_pp": None}
-    study = confirmed(tmp_path, **changes)
-    assert study.confirmation is not None
-    details = confirmed_statement(study.confirmation).details
-    assert details[0].endswith("it grew by 1.0 pp.")
-    assert details[1] == "The default was not a complete trial, so there is no control."
-    study = confirmed(tmp_path, confirmed_pp=78.06)
-    assert study.confirmation is not None
-    assert confirmed_statement(study.confirmation).details[0].endswith("it stayed the same.")
-
-
-def test_confirmed_without_a_score(tmp_path):
-    contrast = CONTRAST | {"verdict": "no_test", "n_pairs": 0, "difference_pp": None}
-    study = confirmed(tmp_path, confirmed_pp=None, shrinkage_pp=None, default_confirmed_pp=None, contrast=contrast)
-    assert study.confirmation is not None
-    statement = confirmed_statement(study.confirmation)
-    assert statement.details[0].endswith(
-        "78.1% in the search; with 6 fresh seeds and fresh samples no score was measured."
-    )
-    assert "no test, no seed has a score in both arms" in statement.sentence
-    assert "; with 6 fresh seeds no score. best could not be tested: no seed" in search_sentence(study)
-
-
-def test_a_default_that_won_makes_no_claim(tmp_path):
-    study = write_study(tmp_path, study_document(20, changes={7: {"is_default": True}}))
-    assert warning(study) is None
-    assert search_sentence(study).endswith("79.6% (the default); 20 trials: 13 complete, 6 pruned, 1 failed.")
-
-
-def test_a_confirmation_of_an_earlier_winner_confirms_nothing(tmp_path):
-    study = write_study(tmp_path, study_document(20, confirmation=confirmation(6)))
-    statement = warning(study)
-    assert current_confirmation(study) is None and statement is not None
-    assert statement.details[0] == "What was confirmed is trial 6; trial 7 has come out ahead since then."
-    # The same setting under another number is confirmed.
-    document = study_document(20, changes={7: {"same_as": 6}}, confirmation=confirmation(6))
-    assert current_confirmation(write_study(tmp_path, document)) is not None
+def test_a_confirmation_of_an_earlier_winner_confirms_nothing(tmp_path: Path) -> None:
+    for best, changes, is_current in ((7, {}, True), (6, {}, False), (6, {7: {"same_as": 6}}, True)):
+        document = study_document(20, changes=changes, confirmation=confirmation(best))
+        study = write_study(tmp_path, document)
+        assert current_confirmation(study) == (study.confirmation if is_current else None)
+        assert (warning(study) is None) == is_current

@@ -13,6 +13,8 @@ from harness.records.files import DamagedRecordError
 from reports.drawing.rendering import Drawing
 from reports.measure import analyse
 from reports.shelves.reflection.figures.embeddings import draw_embeddings
+from tests.frozen import frozen
+from tests.refusals import refuses
 from tests.reports.synthetic import write_sweep
 
 
@@ -41,32 +43,18 @@ def test_the_rows_say_where_each_token_began_and_ended(tmp_path: Path) -> None:
     assert (row["word"], row["text"], row["moved"]) == ("Wait", " t2", 0.06)
 
 
-def test_the_caption_says_what_the_plane_leaves_out_and_how_long_arrows_are(tmp_path: Path) -> None:
-    caption = drawing(write_sweep(tmp_path, {"base": 0.0, "other": 1.0}, seeds=2)).caption
-    assert "words (Wait)" in caption
-    assert "holds 25% of their variance" in caption  # places lie 1 from the centre, tokens 2
-    assert "25% of the squared movement" in caption  # half of each token's way
-    # The longest mean way is 0.025, the tokens span 1.96: at ten times, an arrow takes 0.13 of it.
-    assert "drawn 10 times as long" in caption and "n = 2 per arm" in caption
-    assert "planes of their own" not in caption
-
-
-def test_arms_of_different_starts_are_not_laid_over_each_other(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path, {"base": 0.0, "other": 1.0}, seeds=1)
+def test_the_captions(tmp_path: Path) -> None:
+    """Places lie 1 from the centre and tokens 2, so the plane holds a quarter of variance and of squared movement."""
+    sweep = write_sweep(tmp_path / "two", {"base": 0.0, "other": 1.0}, seeds=2)
+    lines = [drawing(sweep).caption]
     change(sweep, "other", start_x=0.5)
-    assert "have planes of their own" in drawing(sweep).caption
-
-
-def test_frozen_embeddings_are_said_to_be(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
-    for cell in sweep.cells:
+    lines.append(drawing(sweep).caption)
+    still = write_sweep(tmp_path / "one", {"base": 0.0}, seeds=1)
+    for cell in still.cells:
         path = cell.path / EMBEDDINGS_FILE
-        still = [
-            token | {"end_x": token["start_x"], "end_y": token["start_y"], "moved": 0.0}
-            for token in read_embeddings(path)
-        ]
-        write_embeddings(path, still)
-    assert "None of them moved (n = 1 per arm): these embeddings were not trained." in drawing(sweep).caption
+        tokens = read_embeddings(path)
+        write_embeddings(path, [t | {"end_x": t["start_x"], "end_y": t["start_y"], "moved": 0.0} for t in tokens])
+    frozen("reports/embeddings", "\n".join([*lines, drawing(still).caption]))
 
 
 def test_a_label_that_would_cover_another_is_left_out_and_words_go_first(tmp_path: Path) -> None:
@@ -84,5 +72,5 @@ def test_a_damaged_row_is_named(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
     with (sweep.cells[0].path / EMBEDDINGS_FILE).open("a") as handle:
         handle.write('{"token": 3}\n')
-    with pytest.raises(DamagedRecordError, match=r"embeddings.jsonl, row 7: lacks text"):
+    with refuses(DamagedRecordError, "records.row_lacks_fields", path="embeddings.jsonl", number=7):
         draw_embeddings(analyse(sweep))

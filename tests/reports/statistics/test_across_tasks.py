@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -63,6 +63,7 @@ def test_probability_of_improvement_by_hand():
     assert estimate.value == pytest.approx((3.5 / 4 + 0) / 2)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 500))
 def test_probability_of_improvement_is_the_mann_whitney_statistic_and_mirrors(seed):
     rng = np.random.default_rng(seed)
@@ -82,13 +83,6 @@ def test_few_runs_have_numbers_and_no_interval():
     assert math.isnan(probability_of_improvement(scores[:5], scores[:5] - 9).low)
 
 
-def test_six_runs_that_always_win_exclude_one_half_and_not_certainty():
-    scores = runs(np.random.default_rng(0), 6)
-    found = probability_of_improvement(scores + 99, scores)
-    assert found.value == 1
-    assert 0.5 < found.low < 0.9 and 0.99 < found.high < 1
-
-
 @pytest.mark.parametrize("together", [0.0, 0.9])
 def test_under_the_null_one_half_is_excluded_in_at_most_5_percent(together):
     rng = np.random.default_rng(5)
@@ -104,10 +98,8 @@ def test_the_interval_of_an_interquartile_mean_holds_its_level(n):
     assert np.mean([one.low <= 0 <= one.high for one in found]) == pytest.approx(0.945, abs=0.02)
 
 
-def test_bad_tables_of_tasks_are_refused():
-    with pytest.raises(ValueError, match=r"\[n_runs, n_tasks\]"):
-        interquartile_mean_over_tasks([1.0, 2.0])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="same runs and tasks"):
-        probability_of_improvement([[1.0, 2.0]], [[1.0]])
-    with pytest.raises(ValueError, match="alpha"):
-        interquartile_mean_over_tasks([[1.0, 2.0], [1.0, 2.0]], alpha=2)
+def test_six_runs_that_always_win_exclude_one_half_and_not_certainty():
+    scores = runs(np.random.default_rng(0), 6)
+    found = probability_of_improvement(scores + 99, scores)
+    assert found.value == 1
+    assert 0.5 < found.low < 0.9 and 0.99 < found.high < 1

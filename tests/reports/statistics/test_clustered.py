@@ -27,20 +27,8 @@ def test_the_error_is_that_of_inspect_ai(scores: list[float], clusters: list[str
     assert cluster_values(scores, clusters).mean() == pytest.approx(np.mean(scores), rel=1e-12)
 
 
-def test_a_single_cluster_has_no_error() -> None:
-    assert math.isnan(clustered_error([1.0, 0.0], ["a", "a"]))
-
-
-def test_every_score_needs_a_cluster() -> None:
-    with pytest.raises(ValueError, match="2 scores and 1 clusters"):
-        cluster_values([1.0, 0.0], ["a"])
-
-
 @settings(max_examples=25)
-@given(
-    sizes=st.lists(st.integers(1, 5), min_size=3, max_size=12),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(sizes=st.lists(st.integers(1, 5), min_size=3, max_size=12), seed=st.integers(0, 2**32 - 1))
 def test_a_comparison_over_problems_has_the_clustered_error_of_the_paired_differences(
     sizes: list[int], seed: int
 ) -> None:
@@ -74,3 +62,7 @@ def test_few_problems_are_honest_where_samples_as_replicates_are_not() -> None:
     assert 0.035 <= np.mean(np.abs(samples.mean(axis=(1, 2))) / errors > stdtrit(29, 0.975)) <= 0.065
     naive = samples.reshape(2000, -1).std(axis=1, ddof=1) / math.sqrt(240)
     assert np.mean(np.abs(samples.mean(axis=(1, 2))) / naive > stdtrit(239, 0.975)) > 0.09
+
+
+def test_a_single_cluster_has_no_error() -> None:
+    assert math.isnan(clustered_error([1.0, 0.0], ["a", "a"]))

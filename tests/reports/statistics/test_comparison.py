@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -43,6 +43,7 @@ def test_agrees_with_scipy():
 scores = st.lists(st.integers(-1000, 1000).map(lambda i: i / 8), min_size=3, max_size=9)
 
 
+@settings(max_examples=40)
 @given(st.data(), scores)
 def test_swapping_the_arms_mirrors_the_result(data, treatment):
     baseline = data.draw(st.lists(st.integers(-1000, 1000), min_size=len(treatment), max_size=len(treatment)))
@@ -55,6 +56,7 @@ def test_swapping_the_arms_mirrors_the_result(data, treatment):
     assert backward.verdict == mirrored.get(forward.verdict, forward.verdict)
 
 
+@settings(max_examples=40)
 @given(scores, st.floats(0.5, 100))
 def test_the_unit_is_that_of_the_inputs(treatment, scale):
     baseline = [float(i * i % 7) for i in range(len(treatment))]
@@ -69,8 +71,7 @@ def test_the_unit_is_that_of_the_inputs(treatment, scale):
     ("differences", "margin", "identical", "verdict"),
     [
         ([1.0, 2.0, 1.5], None, True, "identical"),
-        ([0.0, 0.0, 0.0], 1.0, True, "identical"),
-        ([0.0], None, True, "identical"),
+        ([0.0], 1.0, True, "identical"),
         ([5.0], None, False, "no_test"),
         ([5.0, 5.1], 100.0, False, "no_test"),
         ([0.5, 0.6, 0.55], 1.0, False, "better"),  # inside the margin, but above zero
@@ -83,9 +84,11 @@ def test_the_unit_is_that_of_the_inputs(treatment, scale):
     ],
 )
 def test_verdicts_by_precedence(differences, margin, identical, verdict):
-    baseline = [3.0, 4.0, 5.0][: len(differences)]
-    treatment = [b + d for b, d in zip(baseline, differences, strict=True)]
-    assert compare_paired(treatment, baseline, margin=margin, identical=identical).verdict == verdict
+    """Both comparisons judge by the same rules, and differ in the spread: here the baseline has next to none."""
+    baseline = np.array([3.0, 4.0, 5.0])[: len(differences)]
+    assert compare_paired(baseline + differences, baseline, margin=margin, identical=identical).verdict == verdict
+    if not identical and len({*differences}) > 1:
+        assert compare_unpaired(differences, [0.0, 1e-6, -1e-6], margin=margin).verdict == verdict
 
 
 def test_equal_differences_have_an_unknown_spread_in_spite_of_rounding():
@@ -93,21 +96,16 @@ def test_equal_differences_have_an_unknown_spread_in_spite_of_rounding():
     assert len({a - b for a, b in zip(treatment, baseline, strict=True)}) > 1  # floating point
     result = compare_paired(treatment, baseline)
     assert result.difference == pytest.approx(0.03)
-    assert (result.verdict, result.note) == ("inconclusive", "all differences are equal, so their spread is unknown")
+    assert result.verdict == "inconclusive" and "are equal" in result.note
     for name in ("low", "high", "p_value", "detectable"):
         assert math.isnan(getattr(result, name))
 
 
 @pytest.mark.parametrize("n", [3, 6, 12])
 def test_equal_differences_have_no_p_value_however_their_mean_rounds(n):
-    for difference in np.arange(1, 150) / 30 * 10:
+    for difference in np.arange(1, 150, 4) / 30 * 10:
         compared = compare_paired([difference] * n, [0.0] * n, quantum=0.1)
         assert math.isnan(compared.p_value) and compared.note and compared.verdict == "inconclusive", difference
-
-
-def test_equal_weights_and_equal_scores_are_the_only_interval_without_width():
-    result = compare_paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], identical=True)
-    assert (result.low, result.high, result.p_value, result.verdict, result.note) == (0, 0, 1, "identical", "")
 
 
 @pytest.mark.parametrize(("n", "spread_known"), [(3, False), (5, False), (6, True)])
@@ -121,7 +119,7 @@ def test_a_spread_below_one_quantum_is_unknown_below_six_pairs(n, spread_known):
     ):
         assert math.isnan(result.low) is math.isnan(result.p_value) is not spread_known
         assert result.verdict == ("better" if spread_known else "inconclusive")
-        assert ("the spread is below what one sample changes" in result.note) is not spread_known
+        assert ("one sample" in result.note) is not spread_known
     assert compare_paired(differences, np.zeros(n)).verdict == "better"
 
 
@@ -141,18 +139,19 @@ def test_a_spread_of_exactly_one_quantum_is_known():
 
 
 @pytest.mark.parametrize("compare", [compare_paired, compare_unpaired])
-@pytest.mark.parametrize(
-    ("score", "where"), [(0.0, "at the floor"), (100.0, "at the ceiling"), (50.0, "all differences are equal")]
-)
+@pytest.mark.parametrize(("score", "where"), [(0.0, "at the floor"), (100.0, "at the ceiling"), (50.0, "are equal")])
 def test_arms_at_a_limit_are_not_equivalent(compare, score, where):
     result = compare([score] * 12, [score] * 12, margin=1.0, quantum=1.0, limits=(0.0, 100.0))
     assert result.verdict == "inconclusive"
     assert where in result.note
 
 
-def test_equal_weights_with_different_scores_are_pointed_out():
-    result = compare_paired([1.0, 2.0, 3.5], [1.0, 2.0, 3.0], identical=True)
-    assert "not deterministic" in result.note
+def test_equal_weights_with_equal_scores_alone_have_an_interval_without_width():
+    result = compare_paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], identical=True)
+    assert (result.low, result.high, result.p_value, result.note) == (0, 0, 1, "")
+    assert "deterministic" in compare_paired([1.0, 2.0, 3.5], [1.0, 2.0, 3.0], identical=True).note
+    one_sided = compare_unpaired([2.0, 2.0, 2.0, 2.0], [1.0, 2.0, 3.0])
+    assert (one_sided.df, one_sided.note) == (pytest.approx(2), "")
 
 
 def test_arms_that_move_exactly_together_have_a_correlation_and_no_interval_of_it():
@@ -161,11 +160,12 @@ def test_arms_that_move_exactly_together_have_a_correlation_and_no_interval_of_i
     assert math.isnan(result.correlation_low)
 
 
-def test_two_pairs_have_a_difference_and_no_inference():
-    result = compare_paired([1.0, 3.0], [0.0, 0.0])
-    assert result.difference == 2
-    for name in ("low", "high", "p_value", "p_sign_flip", "correlation", "detectable"):
-        assert math.isnan(getattr(result, name))
+def test_too_few_runs_have_a_difference_and_no_inference():
+    paired, unpaired = compare_paired([1.0, 3.0], [0.0, 0.0]), compare_unpaired([1.0, 3.0], [0.0, 1.0, 2.0])
+    assert (paired.difference, unpaired.difference) == (2, 1)
+    names = ("low", "high", "p_value", "detectable")
+    numbers = [getattr(one, name) for one in (paired, unpaired) for name in names]
+    assert np.isnan([*numbers, paired.p_sign_flip, paired.correlation, unpaired.df]).all()
 
 
 def test_interquartile_mean_is_that_of_the_middle_half():
@@ -197,6 +197,7 @@ def test_unpaired_agrees_with_scipy():
     assert (result.n_treatment, result.n_baseline) == (5, 9)
 
 
+@settings(max_examples=40)
 @given(scores, scores)
 def test_swapping_unpaired_arms_mirrors_the_result(treatment, baseline):
     forward, backward = compare_unpaired(treatment, baseline, margin=5), compare_unpaired(baseline, treatment, margin=5)
@@ -206,76 +207,17 @@ def test_swapping_unpaired_arms_mirrors_the_result(treatment, baseline):
     assert backward.verdict == {"better": "worse", "worse": "better"}.get(forward.verdict, forward.verdict)
 
 
-def test_the_order_of_runs_does_not_matter():
-    assert compare_unpaired([1.0, 2.0, 4.0], [0.0, 5.0, 1.0]) == compare_unpaired([4.0, 1.0, 2.0], [5.0, 0.0, 1.0])
-
-
-@pytest.mark.parametrize(
-    ("treatment", "baseline", "margin", "verdict"),
-    [
-        ([5.0, 5.1], [1.0, 1.1, 1.2], None, "no_test"),
-        ([5.0, 5.1, 5.2], [1.0, 1.1], None, "no_test"),
-        ([5.0, 5.1, 5.2], [1.0, 1.1, 1.2], None, "better"),
-        ([1.0, 1.1, 1.2], [5.0, 5.1, 5.2], None, "worse"),
-        ([1.0, 1.1, 1.2], [1.0, 1.1, 1.21], 1.0, "equivalent"),
-        ([1.0, 1.1, 1.2], [1.0, 1.1, 1.21], None, "inconclusive"),
-    ],
-)
-def test_unpaired_verdicts(treatment, baseline, margin, verdict):
-    assert compare_unpaired(treatment, baseline, margin=margin).verdict == verdict
-
-
-def test_too_few_runs_have_a_difference_and_no_inference():
-    result = compare_unpaired([1.0, 3.0], [0.0, 1.0, 2.0])
-    assert result.difference == 1
-    for name in ("low", "high", "p_value", "df", "detectable"):
-        assert math.isnan(getattr(result, name))
-
-
 def test_runs_without_any_spread_have_no_interval():
     result = compare_unpaired([0.1 + 0.2] * 3, [0.1] * 4)
     assert result.difference == pytest.approx(0.2)
-    assert result.verdict == "inconclusive" and "all differences are equal" in result.note
+    assert result.verdict == "inconclusive" and "are equal" in result.note
     assert math.isnan(result.low) and math.isnan(result.p_value)
     same = compare_unpaired([0.1 + 0.2] * 3, [0.3] * 3)
     assert (same.difference, same.verdict) == (0, "inconclusive")
 
 
-def test_one_arm_without_spread_leaves_the_degrees_of_freedom_of_the_other():
-    result = compare_unpaired([2.0, 2.0, 2.0, 2.0], [1.0, 2.0, 3.0])
-    assert result.df == pytest.approx(2)
-    assert result.note == ""
-
-
 def test_the_detectable_effect_is_found_80_percent_of_the_time():
     effect = compare_unpaired([-1.0, 0.0, 1.0] * 3, [-1.0, 0.0, 1.0] * 3).detectable / np.std([-1, 0, 1] * 3, ddof=1)
     rng = np.random.default_rng(0)
-    pairs = zip(rng.normal(effect, 1, (2000, 9)), rng.normal(0, 1, (2000, 9)), strict=True)
-    assert np.mean([compare_unpaired(a, b).verdict == "better" for a, b in pairs]) == pytest.approx(0.8, abs=0.03)
-
-
-@pytest.mark.parametrize("compare", [compare_paired, compare_unpaired])
-@pytest.mark.parametrize(
-    ("treatment", "baseline", "match"),
-    [
-        ([], [], "non-empty"),
-        ([1.0, math.nan, 2.0], [1.0, 2.0, 3.0], r"treatment is not finite at positions \[1\]"),
-        ([1.0, 1.0], [1.0, math.inf], "baseline is not finite"),
-        ([[1.0]], [[1.0]], "shape"),
-    ],
-)
-def test_bad_scores_are_refused(compare, treatment, baseline, match):
-    with pytest.raises(ValueError, match=match):
-        compare(treatment, baseline)
-
-
-def test_scores_that_do_not_pair_are_refused():
-    with pytest.raises(ValueError, match="2 scores and baseline 1"):
-        compare_paired([1.0, 2.0], [1.0])
-
-
-@pytest.mark.parametrize("compare", [compare_paired, compare_unpaired])
-@pytest.mark.parametrize(("alpha", "margin"), [(0.0, None), (1.0, None), (0.05, -1.0), (0.05, math.nan)])
-def test_bad_settings_are_refused(compare, alpha, margin):
-    with pytest.raises(ValueError, match=r"alpha is|margin is"):
-        compare([1.0, 2.0, 3.0], [0.0, 0.0, 0.0], alpha=alpha, margin=margin)
+    pairs = zip(rng.normal(effect, 1, (1000, 9)), rng.normal(0, 1, (1000, 9)), strict=True)
+    assert np.mean([compare_unpaired(a, b).verdict == "better" for a, b in pairs]) == pytest.approx(0.8, abs=0.04)

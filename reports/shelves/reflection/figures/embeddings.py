@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.words import said
 from reports.drawing.curves import PANEL_CHARACTERS, arm_label, panel_columns, seeds_per_arm
 from reports.drawing.marks import mark
 from reports.drawing.panels import Panels, legend_at_bottom, share_axes
@@ -196,25 +197,30 @@ def _caption(planes: dict[str, ArmPlane], factor: int, is_one_plane: bool) -> st
     )
     spread = sum(token["centre_distance"] ** 2 for token in first.tokens)
     parts = [
-        f"Input embeddings of the tokens that write reflection words ({words}) and of those nearest to them by cosine "
-        "before training, in the plane of the first two principal components of these embeddings before training.",
-        f"It holds {percent(float((first.starts**2).sum() / spread))} of their variance.",
-        "" if is_one_plane else "Arms that start from different models have planes of their own, which do not compare.",
+        said("reports.shelves.reflection.input_embeddings_tokens_write", words=words),
+        said("reports.shelves.reflection.holds_their_variance", sum=percent(float((first.starts**2).sum() / spread))),
+        "" if is_one_plane else said("reports.shelves.reflection.arms_start_from_different"),
     ]
     if moved.any():
-        longer = "" if factor == 1 else f", drawn {factor:,} times as long as it is"
+        longer = "" if factor == 1 else said("reports.shelves.reflection.drawn_times_as_long", factor=factor)
         in_plane_frac = float((in_plane**2).sum() / (moved**2).sum())
         parts += [
-            f"An arrow leads from a token's place before training to its mean place after it{longer}; thin lines do so "
-            f"for each seed ({seeds_per_arm([len(plane.ends) for plane in planes.values()])}).",
-            f"Tokens moved by up to {number(float(moved.max()))}, where their spread is "
-            f"{number(math.sqrt(spread / len(first.tokens)))}; {percent(in_plane_frac)} of the squared movement lies "
-            "in the plane.",
+            said(
+                "reports.shelves.reflection.arrow_leads_from_tokens",
+                longer=longer,
+                seeds_per_arm=seeds_per_arm([len(plane.ends) for plane in planes.values()]),
+            ),
+            said(
+                "reports.shelves.reflection.tokens_moved_up_where",
+                max=number(float(moved.max())),
+                sqrt=number(math.sqrt(spread / len(first.tokens))),
+                in_plane_frac=percent(in_plane_frac),
+            ),
         ]
     else:
         n = seeds_per_arm([len(plane.ends) for plane in planes.values()])
-        parts.append(f"None of them moved ({n}): these embeddings were not trained.")
-    parts.append("Labels that would cover another are left out; the figure's numbers name every token.")
+        parts.append(said("reports.shelves.reflection.none_them_moved_these", n=n))
+    parts.append(said("reports.shelves.reflection.labels_would_cover_another"))
     return " ".join(part for part in parts if part)
 
 
@@ -233,7 +239,7 @@ def _rows(planes: dict[str, ArmPlane]) -> list[DataRow]:
 
 EMBEDDINGS = Figure(
     name="reflection_embeddings",
-    title="Reflection tokens among the embeddings",
+    title=said("reports.shelves.reflection.reflection_tokens_among_embeddings"),
     draw=draw_embeddings,
     group="Policy",
     order=225,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.words import said
 from reports.drawing.grid import Column, Trace, along_training, describe_grid, draw_grid, grid_rows
 from reports.drawing.rendering import Drawing
 from reports.figures import Figure
@@ -22,7 +23,7 @@ from reports.shelves.reflection.curves import (
     word_curves,
 )
 
-SAME_WORDS = "The words, and how they are read, are those of the figure on reflection words."
+SAME_WORDS = said("reports.shelves.reflection.words_how_they_read")
 
 
 def draw_reflection_words(analysis: Analysis) -> Drawing | None:
@@ -31,12 +32,11 @@ def draw_reflection_words(analysis: Analysis) -> Drawing | None:
         analysis,
         (FREQUENCY, RIGHT),
         ("with such a word", "without"),
-        "Occurrences of reflection words among the tokens drawn in training, and the share of right answers among the "
-        "completions with one and among those without. Words looked for: "
-        f"{', '.join(read_reflection(analysis).words)}. The first point, at 0, is the rollout of the first step, by"
-        " the model before any update. Each later point is a stretch of steps, at what was generated before them; a"
-        f" stretch without the words has no point. At most {MOST_FILES} files of completions are read, spread over each"
-        " run; the steps of other files have no points.",
+        said(
+            "reports.shelves.reflection.occurrences_reflection_words_among",
+            words=", ".join(read_reflection(analysis).words),
+            most_files=MOST_FILES,
+        ),
     )
 
 
@@ -46,8 +46,7 @@ def draw_reflection_policy(analysis: Analysis) -> Drawing | None:
         analysis,
         (LOGP, ENTROPY),
         ("of such words", "of all others"),
-        "Before each update, the mean log-prob of the drawn tokens that wrote reflection words and of all others, and "
-        f"the mean entropy of the distributions that they were drawn from. {SAME_WORDS}",
+        said("reports.shelves.reflection.before_each_update_mean", same_words=SAME_WORDS),
     )
 
 
@@ -57,8 +56,7 @@ def draw_reflection_update(analysis: Analysis) -> Drawing | None:
         analysis,
         (ADVANTAGE, RATIO, BOUNDED),
         ("of such words", "of all others"),
-        "Mean advantage of the tokens; their mean importance ratio over the optimiser steps on a rollout batch, which "
-        f"is 1 at the first of them; and how often the objective's rule clipped or masked them. {SAME_WORDS}",
+        said("reports.shelves.reflection.mean_advantage_tokens_their", same_words=SAME_WORDS),
     )
 
 
@@ -94,14 +92,14 @@ REFLECTION_WORDS = Figure(
 )
 REFLECTION_POLICY = Figure(
     name="reflection_policy",
-    title="Reflection tokens: log-prob and entropy",
+    title=said("reports.shelves.reflection.reflection_tokens_log_prob"),
     draw=draw_reflection_policy,
     group="Policy",
     order=210,
 )
 REFLECTION_UPDATE = Figure(
     name="reflection_update",
-    title="Reflection tokens: advantage, ratio and clipping",
+    title=said("reports.shelves.reflection.reflection_tokens_advantage_ratio"),
     draw=draw_reflection_update,
     group="Policy",
     order=220,

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 import torch
 
@@ -24,10 +23,14 @@ from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import exact_kl
 from harness.training.sequences import Sequences
 from harness.training.update_report import StepReport
-from tests.harness.run.small import ignore_progress, run_cell, small_spec
+from tests.harness.run.bench import rollout_rows
+from tests.harness.run.small import ignore_progress, new_cell, small_spec, trained
 from tests.harness.run.stages_here import make_stage
 
-ONLINE: dict[str, Any] = {"algorithm": "dpo", "pairs.pairing": "all", "eval.every": 0, "eval.problems": 2}
+ONLINE: dict[str, Any] = {
+    **{"algorithm": "dpo", "pairs.pairing": "all", "rollout.max_completion_tokens": 16},
+    **{"eval.every": 0, "eval.problems": 2, "eval.max_completion_tokens": 16},
+}
 
 
 def learner(settings: dict[str, Any]) -> tuple[Learner, Any]:
@@ -42,9 +45,8 @@ def texts(learner: Learner, step: int) -> list[str]:
 
 
 def test_pairs_of_the_policy_are_counted_and_recorded(tmp_path: Path) -> None:
-    cell = CellRecord(tmp_path, "dpo", 0, "0")
-    run_cell(cell, small_spec(ONLINE))
-    rows = [row for path in sorted(cell.rollouts.glob("*")) for row in pyarrow.parquet.read_table(path).to_pylist()]
+    cell = trained(tmp_path, ONLINE)
+    rows = rollout_rows(cell)
     for step in cell.read_steps():
         of_step = [row for row in rows if row["step"] == step["step"]]
         assert sum(row["times_chosen"] for row in of_step) == step["pairs/count"]
@@ -154,41 +156,32 @@ def test_at_the_start_of_a_round_the_policy_is_its_own_reference() -> None:
     assert margins[2] == pytest.approx(0, abs=1e-4)
 
 
-def dataset(folder: Path, count: int = 12) -> dict[str, Any]:
+def spec_on_dataset(folder: Path, more: dict[str, Any] | None = None, seed: int = 0) -> RunSpec:
+    """A spec that learns from 12 pairs in a file."""
     file = folder / "pairs.jsonl"
     rows = [
         {"prompt": f"{a}+{a + 1}=", "chosen": f"{2 * a + 1}#{2 * a + 1}", "rejected": f"{2 * a}#{2 * a}"}
-        for a in range(1, count + 1)
+        for a in range(1, 13)
     ]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return {
-        **ONLINE,
-        "pairs": {"type": "dataset", "data": str(file), "pairs_per_step": 5, "max_tokens": 40},
-        "train.steps": 4,
-    }
+    pairs = {"type": "dataset", "data": str(file), "pairs_per_step": 5, "max_tokens": 40}
+    return small_spec({"algorithm": "dpo", "eval.every": 0, "eval.problems": 2, "pairs": pairs} | (more or {}), seed)
 
 
-def run_on_dataset(folder: Path, spec: RunSpec, name: str) -> CellRecord:
+def run_on_dataset(folder: Path, spec: RunSpec, name: str = "cell") -> CellRecord:
     path = folder / "pairs.safetensors"
     if not path.exists():
         make_stage("pairs", path, spec, load_model("builtin:tiny"))
-    (folder / name).mkdir(exist_ok=True)
-    cell = CellRecord(folder / name, "dpo", 0, "0")
+    cell = new_cell(folder / name)
     CellRun(cell, spec, partial(load_model, "builtin:tiny"), Examples(pairs=load_pairs(path)), ignore_progress).run()
     return cell
-
-
-def spec_on_dataset(folder: Path, more: dict[str, Any]) -> RunSpec:
-    settings = dataset(folder)
-    # Only the policy's own pairs have a pairing.
-    return small_spec({name: value for name, value in settings.items() if name != "pairs.pairing"} | more)
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "simpo", "kto"])
 def test_given_pairs_are_learned_without_generating(algorithm: str, tmp_path: Path) -> None:
     more = {"algorithm": algorithm, "train.learning_rate": 3e-3, "pairs.pairs_per_step": 8}
     spec = spec_on_dataset(tmp_path, more)
-    cell = run_on_dataset(tmp_path, spec, "cell")
+    cell = run_on_dataset(tmp_path, spec)
     steps = cell.read_steps()
     assert [step["pairs/epochs"] for step in steps] == [pytest.approx(8 * step / 12) for step in (1, 2, 3, 4)]
     assert {step["generated_tokens"] for step in steps} == {0}
@@ -196,30 +189,18 @@ def test_given_pairs_are_learned_without_generating(algorithm: str, tmp_path: Pa
     assert all(step["pairs/count"] == 8 for step in steps)
     # Most pairs of the later steps have been seen before.
     assert steps[-1]["rewards/accuracy"] > 0.5
+    assert algorithm != "kto" or all(step["kl/zero_point"] >= 0 for step in steps)
     assert cell.read_status()["state"] == "done"
     assert cell.read_scores()[-1]["final"]
 
 
-def test_each_seed_sees_given_pairs_in_its_own_order(tmp_path: Path) -> None:
-    settings = {name: value for name, value in dataset(tmp_path).items() if name != "pairs.pairing"}
-    lengths = []
-    for seed in (0, 1):
-        cell = run_on_dataset(tmp_path, small_spec(settings, seed), f"seed{seed}")
-        lengths.append([step["len/chosen"] for step in cell.read_steps()])
-    assert lengths[0] != lengths[1]
-
-
-def test_kto_on_given_pairs_has_its_reference(tmp_path: Path) -> None:
-    spec = spec_on_dataset(tmp_path, {"algorithm": "kto", "train.reference_rows": 0, "train.learning_rate": 3e-3})
-    steps = run_on_dataset(tmp_path, spec, "cell").read_steps()
-    assert all(step["kl/zero_point"] >= 0 for step in steps)
-
-
-def test_resuming_on_given_pairs_is_exact(tmp_path: Path) -> None:
+def test_given_pairs_come_in_the_order_of_the_seed_and_again_after_a_kill(tmp_path: Path) -> None:
     short, whole = (spec_on_dataset(tmp_path, {"train.steps": steps}) for steps in (2, 4))
     unbroken = run_on_dataset(tmp_path, whole, "unbroken")
-    cut = run_on_dataset(tmp_path, short, "cut")
-    resumed = run_on_dataset(tmp_path, whole, "cut")
-    assert "resumed at step 2" in cut.log.read_text()
+    run_on_dataset(tmp_path, short)
+    resumed = run_on_dataset(tmp_path, whole)
+    assert resumed.read_starts()[-1]["from_step"] == 2
     assert resumed.read_steps() == unbroken.read_steps()
     assert resumed.read_status()["digest"] == unbroken.read_status()["digest"]
+    other = run_on_dataset(tmp_path, spec_on_dataset(tmp_path, {"train.steps": 2}, seed=1), "other")
+    assert [row["len/chosen"] for row in other.read_steps()] != [row["len/chosen"] for row in resumed.read_steps()[:2]]

@@ -53,18 +53,19 @@ def test_the_best_of_a_group_meets_its_worst() -> None:
     }
 
 
-def test_among_equals_the_first_drawn_are_taken() -> None:
-    assert rows(pair_up(rollout([[0, 1, 0, 1]]), BEST_WORST, seed=0, step=1)) == [(1, 0)]
-
-
-def test_every_right_completion_meets_every_wrong_one() -> None:
-    paired = pair_up(rollout([[1, 0, 1, 0, 0]]), PolicyPairs(pairing="all"), seed=0, step=1)
-    assert set(rows(paired)) == {(right, wrong) for right in (0, 2) for wrong in (1, 3, 4)}
-
-
-def test_unequal_rewards_make_pairs_of_any_two() -> None:
-    paired = pair_up(rollout([[0.3, 0.1, 0.2]]), PolicyPairs(pairing="all"), seed=0, step=1)
-    assert set(rows(paired)) == {(0, 1), (0, 2), (2, 1)}
+@pytest.mark.parametrize(
+    ("rewards", "pairing", "expected"),
+    [
+        ([0, 1, 0, 1], "best_worst", {(1, 0)}),  # among equals, the first drawn
+        ([1, 0, 1, 0, 0], "all", {(right, wrong) for right in (0, 2) for wrong in (1, 3, 4)}),
+        ([0.3, 0.1, 0.2], "all", {(0, 1), (0, 2), (2, 1)}),
+        ([math.nan, 1, 0, math.nan], "best_worst", {(1, 2)}),  # what could not be scored takes no part
+        ([math.nan, 1], "all", set()),
+    ],
+)
+def test_who_is_paired_with_whom(rewards: list[float], pairing: str, expected: set[tuple[int, int]]) -> None:
+    paired = pair_up(rollout([rewards]), PolicyPairs.model_validate({"pairing": pairing}), seed=0, step=1)
+    assert set(rows(paired)) == expected and len(rows(paired)) == len(expected)
 
 
 def test_a_prompt_has_no_more_pairs_than_allowed() -> None:
@@ -79,11 +80,6 @@ def test_a_prompt_has_no_more_pairs_than_allowed() -> None:
     assert rows(paired) == rows(pair_up(batch, capped, seed=0, step=1))
     assert len({tuple(rows(pair_up(batch, capped, seed=seed, step=1))) for seed in range(5)}) > 1
     assert len({tuple(rows(pair_up(batch, capped, seed=0, step=step))) for step in range(5)}) > 1
-
-
-def test_what_could_not_be_scored_takes_no_part() -> None:
-    assert rows(pair_up(rollout([[math.nan, 1, 0, math.nan]]), BEST_WORST, seed=0, step=1)) == [(1, 2)]
-    assert pair_up(rollout([[math.nan, 1]]), BEST_WORST, seed=0, step=1)[1]["pairs/groups_without_pair"] == 1
 
 
 @pytest.mark.parametrize("pairing", ["best_worst", "all"])

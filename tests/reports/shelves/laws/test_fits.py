@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from reports.page.document import report_document
 from reports.shelves.laws.law_fits import EntropyFit, entropy_fits, entropy_interventions
 from reports.shelves.laws.page import law_tables
 from reports.statistics import compare_paired
+from tests.frozen import frozen
 from tests.reports.rewriting import add_tasks, rewrite_rows, write_spec, write_steps
 from tests.reports.synthetic import TASK, write_sweep
 
@@ -54,6 +55,17 @@ def fit_of(
 def law_rows(sweep: SweepRecord, **wanted: Any) -> list[Row]:
     rows = report_document(analyse(sweep)).laws
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def pooled_row(sweep: SweepRecord, arm: str = "base", target: str = "training reward", **wanted: Any) -> Row:
+    (row,) = law_rows(sweep, law="entropy", arm=arm, seed=None, target=target, entropy="full", **wanted)
+    return row
+
+
+def remark(sweep: SweepRecord, arm: str = "base") -> str:
+    """What the page says of the law of an arm's training reward."""
+    table, *_ = law_tables(analyse(sweep))
+    return next(line[-1] for line in table.rows if line[:2] == [arm, "training reward"])
 
 
 def test_every_arm_pooled_and_by_seed_for_each_target_and_kind_of_entropy(sweep):
@@ -106,52 +118,68 @@ def test_ceilings_are_compared_with_the_baseline_s_by_seed(sweep):
     analysis = analyse(sweep)
     laws = {arm: [fit_of(analysis, arm, seed).law for seed in range(3)] for arm in ("up", "base")}
     own, other = ([law.ceiling for law in laws[arm] if law is not None] for arm in ("up", "base"))
-    (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
-    expected = compare_paired(own, other)
+    row, expected = pooled_row(sweep, "up"), compare_paired(own, other)
     assert row["ceiling_difference"] == pytest.approx(expected.difference)
     assert row["ceiling_difference"] == pytest.approx(0.1, abs=0.02)
     assert (row["ceiling_difference_low"], row["ceiling_difference_high"]) == pytest.approx(
         (expected.low, expected.high)
     )
     assert row["ceiling_difference_n"] == 3
-    (base,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
-    assert base["ceiling_difference"] is None
-
-
-def test_what_cannot_be_fitted_is_refused_on_the_page(sweep):
-    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5 + 0.0001 * row["step"]}, arm="up")
-    (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
-    assert row["refused"].startswith("entropy spans 0.00")
-    assert row["a"] is None and row["ceiling_low"] is None and row["forecast"] is None
-    (table,) = law_tables(analyse(sweep))
-    (remarks,) = (line[-1] for line in table.rows if line[:2] == ["up", "training reward"])
-    assert remarks.startswith("Refused: entropy spans")
+    assert pooled_row(sweep)["ceiling_difference"] is None
 
 
 def test_few_evaluations_are_refused_and_have_no_forecast(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2)
-    (single,) = law_rows(sweep, law="entropy", seed=0, target=f"pass@1 of {TASK}", entropy="full")
-    assert single["refused"] == "5 points, and a fit needs 8"
-    (pooled,) = law_rows(sweep, law="entropy", seed=None, target=f"pass@1 of {TASK}", entropy="full")
+    target = f"pass@1 of {TASK}"
+    (single,) = law_rows(sweep, law="entropy", seed=0, target=target, entropy="full")
+    assert single["refused"].startswith("5 points")
+    pooled = pooled_row(sweep, target=target)
     assert pooled["refused"] is None
-    assert pooled["forecast"] is None and "4 points in the first 30%" in pooled["forecast_refused"]
+    assert pooled["forecast"] is None and pooled["forecast_refused"].startswith("4 points")
+
+
+def rising(sweep: SweepRecord) -> None:
+    rewrite_rows(sweep, "steps.jsonl", lambda row: follow_the_law(row, a=-A))
+
+
+def no_law(sweep: SweepRecord) -> None:
+    rng = np.random.default_rng(0)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 0.3 + rng.normal(0, 0.05)})
 
 
 def test_a_reward_that_rises_with_entropy_has_no_ceiling(sweep):
-    rewrite_rows(sweep, "steps.jsonl", lambda row: follow_the_law(row, a=-A))
-    (row,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
+    rising(sweep)
+    row = pooled_row(sweep)
     assert row["a"] < 0 and row["ceiling"] is None and row["ceiling_low"] is None
-    (table,) = law_tables(analyse(sweep))
-    assert "has no ceiling" in table.rows[0][-1]
 
 
-def test_an_interval_of_a_that_holds_0_is_said(sweep):
+def narrow(sweep: SweepRecord) -> None:
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5 + 0.0001 * row["step"]}, arm="base")
+
+
+def linear(sweep: SweepRecord) -> None:
+    """A reward that is linear in the entropy has c = 0, and a ceiling that exp(H) puts elsewhere."""
     rng = np.random.default_rng(0)
-    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 0.3 + rng.normal(0, 0.05)})
-    (row,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
-    assert row["a_low"] < 0 < row["a_high"] and not row["forecast"]["beats"]
-    (table,) = law_tables(analyse(sweep))
-    assert "the reward may not follow the entropy" in table.rows[0][-1]
+    rewrite_rows(
+        sweep, "steps.jsonl", lambda row: row | {"reward/mean": 1 - 0.5 * row["entropy/full"] + rng.normal(0, 0.005)}
+    )
+
+
+def intervening(sweep: SweepRecord) -> None:
+    write_spec(sweep, "base", {"objective": preset("dapo").model_dump(), "rollout": {"temperature": 1.2}})
+
+
+def test_the_remarks_of_the_page(tmp_path):
+    """One of each kind, to be read."""
+    lines = []
+    for change in (None, narrow, rising, no_law, linear, intervening):
+        name = "as recorded" if change is None else change.__name__
+        sweep = write_sweep(tmp_path / name, {"base": 0.0, "up": 1.0}, seeds=3)
+        rewrite_rows(sweep, "steps.jsonl", follow_the_law)
+        if change is not None:
+            change(sweep)
+        lines.append(f"{name}: {remark(sweep)}")
+    frozen("reports/laws", "\n".join(lines))
 
 
 def test_seeds_are_not_chosen_by_the_sign_of_their_a(sweep):
@@ -175,7 +203,7 @@ def test_sampled_entropy_stands_in_where_the_full_one_was_not_recorded(sweep):
     rewrite_rows(sweep, "steps.jsonl", sampled_only)
     assert {row["entropy"] for row in law_rows(sweep, law="entropy")} == {"sampled"}
     (table,) = law_tables(analyse(sweep))
-    assert "of the sampled tokens" in table.note and "over the whole vocabulary" not in table.note
+    assert "sampled" in table.note and "vocabulary" not in table.note
 
 
 def test_steps_with_nan_or_nothing_are_left_out(sweep):
@@ -214,118 +242,80 @@ def test_knobs_that_act_on_entropy(name, overrides, found):
     assert entropy_interventions(spec) == found
 
 
-def test_a_preference_objective_and_an_older_spec_have_none():
-    assert entropy_interventions({"objective": preset("dpo").model_dump()}) == []
-    assert entropy_interventions({}) == []
-
-
-def test_interventions_and_temperature_are_said(sweep):
-    write_spec(sweep, "up", {"objective": preset("dapo").model_dump(), "rollout": {"temperature": 1.2}})
+def test_interventions_and_temperature_are_in_the_report(sweep):
+    intervening(sweep)
     rows = law_rows(sweep, law="entropy", seed=None, target="training reward", entropy="full")
-    assert [(row["interventions"], row["temperature"]) for row in rows] == [([], 1.0), (["clip_high=0.28"], 1.2)]
-    (table,) = law_tables(analyse(sweep))
-    base, up = (next(line[-1] for line in table.rows if line[0] == arm) for arm in ("base", "up"))
-    assert "Acts on entropy (clip_high=0.28): the law is not expected to hold." in up
-    assert "Entropy at temperature 1.2, which is not the law's H." in up
-    assert "entropy" not in base.lower()
+    assert [(row["interventions"], row["temperature"]) for row in rows] == [(["clip_high=0.28"], 1.2), ([], 1.0)]
 
 
-def test_one_seed_has_an_interval_and_no_ceiling_to_compare(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=1)
-    (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
+@pytest.mark.parametrize(
+    ("seeds", "failed", "n"), [(1, [], 1), (2, [("base", 0), ("up", 1)], 0)], ids=["one seed", "no pair"]
+)
+def test_too_few_pairs_have_an_interval_and_no_ceilings_to_compare(tmp_path, seeds, failed, n):
+    gone = {key: {"state": "failed"} for key in failed}
+    row = pooled_row(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, changes=gone), "up")
     assert row["a_low"] < row["a_high"]
-    assert row["ceiling_difference_n"] == 1 and row["ceiling_difference_low"] is None
-
-
-def test_seeds_that_do_not_pair_have_no_ceilings_to_compare(tmp_path):
-    gone = {("base", 0): {"state": "failed"}, ("up", 1): {"state": "failed"}}
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=2, changes=gone)
-    (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
-    assert (row["ceiling_difference"], row["ceiling_difference_n"]) == (None, 0)
-
-
-def test_a_fit_knows_whether_it_has_a_ceiling(sweep):
-    fit = fit_of(analyse(sweep), "base")
-    assert fit.ceiling is not None and fit.ceiling.value == pytest.approx(B - A, abs=0.02)
-
-
-def curve(tokens: float) -> float:
-    return 0.35 + 0.4 / (1 + math.pow(40_000 / tokens, 1.5))
+    assert (row["ceiling_difference_low"], row["ceiling_difference_n"]) == (None, n)
 
 
 def rows(sweep: SweepRecord) -> list[Row]:
     return [row for row in report_document(analyse(sweep)).laws if row["law"] == "compute"]
 
 
-def with_many_evaluations(folder: Path, arms: Mapping[str, float]) -> SweepRecord:
-    """Ten evaluations per run, on a sigmoid that starts at the score before training."""
-    sweep = write_sweep(folder, arms, seeds=2)
-    for cell in sweep.cells:
-        (first, *_) = cell.read_scores()
-        evaluations = [
-            first | {"step": 4 * i, "generated_tokens": 20_000 * i, "final": i == 10}
-            | {"metrics": {"pass@1": curve(20_000 * i)}}
-            for i in range(1, 11)
-        ]  # fmt: skip
-        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluations))
-    return sweep
-
-
-def test_what_the_form_of_the_law_costs_is_said(sweep):
-    """A reward that is linear in the entropy has c = 0, and a ceiling that exp(H) puts elsewhere."""
+def test_what_the_form_of_the_law_costs(sweep):
     rng = np.random.default_rng(0)
-
-    def follow(reward: Callable[[float], float]) -> Row:
-        noisy = lambda row: row | {"reward/mean": reward(row["entropy/full"]) + rng.normal(0, 0.005)}  # noqa: E731
-        rewrite_rows(sweep, "steps.jsonl", noisy)
-        (found,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
-        return found
-
-    row = follow(lambda entropy: B - A * math.exp(entropy))
+    rewrite_rows(
+        sweep,
+        "steps.jsonl",
+        lambda row: row | {"reward/mean": B - A * math.exp(row["entropy/full"]) + rng.normal(0, 0.005)},
+    )
+    row = pooled_row(sweep)
     assert row["exponent_low"] < 1 < row["exponent_high"]
     assert not row["contradicts_the_form"] and not row["form_moves_ceiling"]
-    row = follow(lambda entropy: 1 - 0.5 * entropy)
+    linear(sweep)
+    row = pooled_row(sweep)
     assert row["exponent_low"] < 0 < row["exponent_high"] < 1
     assert row["exponent_ceiling_low"] < 1 < row["exponent_ceiling_high"]
     assert row["ceiling_high"] < 1 and row["contradicts_the_form"] and row["form_moves_ceiling"]
     assert row["forecast"]["rmse_line"] < row["forecast"]["rmse_law"] and not row["forecast"]["beats"]
-    (table,) = law_tables(analyse(sweep))
-    remarks = table.rows[0][-1]
-    assert "excludes 1" in remarks and "the error of the form is larger than the interval" in remarks
-    assert "does not beat its rivals" in remarks
-
-
-def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
-    base, up = rows(with_many_evaluations(tmp_path, {"base": 0.0, "up": 0.0}))
-    for row in (base, up):
-        assert row["refused"] is None
-        assert row["start"] == 35
-        assert row["asymptote"] == pytest.approx(75, abs=0.1)
-        assert row["midpoint_tokens"] == pytest.approx(40_000, rel=0.01)
-        assert row["exponent"] == pytest.approx(1.5, rel=0.01)
-        assert (row["n_runs"], row["n_points"], row["target"]) == (2, 20, f"pass@1 of {TASK}")
-        assert row["asymptote_low"] <= row["asymptote"] <= row["asymptote_high"]
-        assert row["p_noise"] == 0.001
 
 
 def with_curves(
-    folder: Path, arms: Mapping[str, tuple[float, float]], seeds: int = 6, last_tokens: int = 400_000
+    folder: Path,
+    arms: Mapping[str, tuple[float, float]],
+    seeds: int = 6,
+    last_tokens: int = 400_000,
+    spread_pp: float = 2.0,
 ) -> SweepRecord:
     """Ten evaluations per run on a sigmoid from 35%: of each arm the asymptote in percent and the exponent."""
     sweep = write_sweep(folder, dict.fromkeys(arms, 0.0), seeds=seeds)
     for cell in sweep.cells:
         rng = np.random.default_rng(cell.seed)  # arms share what a seed brings
-        end, exponent = arms[cell.arm][0] + rng.normal(0, 2), arms[cell.arm][1]
+        end, exponent = arms[cell.arm][0] + rng.normal(0, spread_pp), arms[cell.arm][1]
         own = np.random.default_rng([cell.seed, *cell.arm.encode()])
         (first, *_) = cell.read_scores()
-        scores = [(35 + (end - 35) / (1 + (40_000 / at) ** exponent) + own.normal(0, 0.3)) / 100
-                  for at in np.linspace(last_tokens / 10, last_tokens, 10)]  # fmt: skip
-        (cell.path / "scores.jsonl").write_text("".join(
-            json.dumps(first | {"step": 4 * i, "generated_tokens": int(last_tokens / 10 * i), "final": i == 10}
-                       | {"metrics": {"pass@1": score}}) + "\n"
-            for i, score in enumerate(scores, 1)
-        ))  # fmt: skip
+        rows = [
+            first | {"step": 4 * i, "generated_tokens": int(last_tokens / 10 * i), "final": i == 10}
+            | {"metrics": {"pass@1": (35 + (end - 35) / (1 + (40_000 / at) ** exponent) + noise) / 100}}
+            for i, (at, noise) in enumerate(
+                zip(np.linspace(last_tokens / 10, last_tokens, 10), own.normal(0, 0.15 * spread_pp, 10), strict=True), 1
+            )
+        ]  # fmt: skip
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return sweep
+
+
+def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
+    sweep = with_curves(tmp_path, {"base": (75.0, 1.5), "up": (75.0, 1.5)}, 2, 200_000, spread_pp=0)
+    for row in rows(sweep):
+        assert (row["refused"], row["start"]) == (None, 35)
+        assert row["asymptote"] == pytest.approx(75, abs=0.1)
+        assert (row["midpoint_tokens"], row["exponent"]) == pytest.approx((40_000, 1.5), rel=0.01)
+        assert (row["n_runs"], row["n_points"], row["target"]) == (2, 20, f"pass@1 of {TASK}")
+        assert row["asymptote_low"] <= row["asymptote"] <= row["asymptote_high"]
+        assert row["p_noise"] == 0.001
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"generated_tokens": 0}, "up")
+    assert rows(sweep)[1]["refused"].startswith("tokens begin")
 
 
 def test_ceilings_and_efficiencies_are_compared_with_the_baselines(tmp_path):
@@ -340,9 +330,6 @@ def test_ceilings_and_efficiencies_are_compared_with_the_baselines(tmp_path):
     assert slower["ceiling_verdict"] in ("equivalent", "inconclusive")
     assert same["ceiling_verdict"] in ("equivalent", "inconclusive") and same["efficiency_verdict"] == "inconclusive"
     assert {row["compared_n"] for row in (lower, slower, same)} == {6}
-    *_, table = law_tables(analyse(sweep))
-    place = table.columns.index("ceiling − baseline's (pp)")
-    assert [row[place].rpartition(", ")[2] for row in table.rows[:2]] == ["", "worse"]
 
 
 def test_a_curve_that_does_not_bend_leaves_the_ceiling_inconclusive(tmp_path):
@@ -353,32 +340,22 @@ def test_a_curve_that_does_not_bend_leaves_the_ceiling_inconclusive(tmp_path):
     assert (up["ceiling_verdict"], up["efficiency_verdict"]) == ("inconclusive", "inconclusive")
     assert up["ceiling_difference"] is None and "midpoint" in up["undecided"]
     *_, table = law_tables(analyse(sweep))  # it is what the sweep asks
-    assert table.title == "Compute law" and "inconclusive" in table.rows[1]
+    assert "inconclusive" in table.rows[1]
 
 
 def test_a_ceiling_beyond_any_score_is_not_compared(tmp_path):
     (_, up) = rows(with_curves(tmp_path, {"base": (75.0, 1.5), "up": (125.0, 1.5)}, last_tokens=60_000))
     assert up["refused"] is None and up["ceiling_verdict"] == "inconclusive"
-    assert up["undecided"].startswith("up: the asymptote is fitted at 1")
+    assert up["undecided"].startswith("up: ")
 
 
 def test_few_shared_seeds_are_not_compared(tmp_path):
     (_, up) = rows(with_curves(tmp_path, {"base": (75.0, 1.5), "up": (65.0, 1.5)}, seeds=2))
-    assert up["undecided"] == "2 seeds that both arms have, and a comparison needs 3"
+    assert up["undecided"].startswith("2 seeds")
 
 
-def test_the_same_few_checkpoints_in_many_seeds_are_no_curve(tmp_path):
+def test_the_same_few_checkpoints_in_many_seeds_are_no_curve_and_nothing_is_said_of_it(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=6)
     (row,) = rows(sweep)
-    assert row["refused"] == "4 evaluations per run, and a fit needs 8"
-    assert row["asymptote"] is None
-    assert all(
-        table.title != "Compute law" for table in law_tables(analyse(sweep))
-    )  # a law that no arm follows says nothing on a page
-
-
-def test_an_arm_that_generates_nothing_is_refused(tmp_path):
-    sweep = with_many_evaluations(tmp_path, {"base": 0.0})
-    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"generated_tokens": 0})
-    (row,) = rows(sweep)
-    assert "must be above 0" in row["refused"]
+    assert row["refused"].startswith("4 evaluations") and row["asymptote"] is None
+    assert all(table.title != "Compute law" for table in law_tables(analyse(sweep)))
