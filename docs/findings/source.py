@@ -28,7 +28,10 @@ NO_DIFFERENCE = "0"
 
 
 def _is_measure(text: str) -> str:
-    Measure.parse(text)
+    try:
+        Measure.parse(text)
+    except RefusedError as error:  # pydantic collects ValueErrors only, and adds the file and the key
+        raise ValueError(str(error)) from None
     return text
 
 
@@ -141,7 +144,7 @@ class Prediction(Settings):
     def _is_readable(self) -> Prediction:
         try:
             relation = self.arms[1]
-        except RefusedError as error:  # pydantic collects ValueErrors only, and adds the file and the key
+        except RefusedError as error:
             raise ValueError(str(error)) from None
         if self.measure is None and relation not in ("better", "worse", "equivalent"):
             raise ValueError(f"says is {self.says!r}: a claim predicts better, worse or equivalent")

@@ -80,9 +80,7 @@ def test_a_presets_length_is_fitted_to_the_context(bench: Bench, logged: list[An
     longest = 128 - int(re.search(r"up to (\d+) tokens", result.err)[1])  # type: ignore[index]
     assert 10 < longest < 40
     assert bench("eval", roomy, *words, "--thinking-budget", "30").code == 0
-    bench("eval", "builtin:tiny", *words, "--max-completion-tokens", "32768").refused(
-        "sampling.question_exceeds_context"
-    )
+    bench("eval", "builtin:tiny", *words, "--max-completion-tokens", "32768").refused("models.context_exceeded")
     bench("eval", "builtin:tiny", *words, "--thinking-budget", "30").refused("sampling.no_room_for_answer")
 
 
@@ -167,7 +165,7 @@ def test_bad_input(bench: Bench, logged: list[Any]) -> None:
     ("words", "code", "fields"),
     [
         ([], "cli.nothing_to_evaluate", {}),
-        (["--lm-eval", "gsm8k", "--samples", "4"], "cli.options_without_effect", {"needed": "--tasks"}),
+        (["--lm-eval", "gsm8k", "--samples", "4"], "cli.options_without_effect", {"options": "--samples"}),
         (
             ["--lm-eval", "gsm8k", "--k", "1", "--memorisation"],
             "cli.options_without_effect",

@@ -67,8 +67,8 @@ def test_every_knob_says_what_it_does_and_what_it_takes() -> None:
 
 
 def test_facts_are_those_of_the_declarations() -> None:
-    shown = ("train.weight_decay", "eval.samples", "eval.top_p", "budget.tokens", "train.learning_rate", "eval.tasks")
-    shown += ("rollout.engine", "task.template", "objective.aggregation", "objective.rule.type", "objective.kl.where")
-    shown += ("rollout.staged.type", "rollout.staged.first_tokens")
+    shown = ["train.weight_decay", "eval.samples", "eval.top_p", "budget.tokens", "train.learning_rate", "eval.tasks"]
+    shown += ["rollout.engine", "task.template", "objective.aggregation", "objective.rule.type", "objective.kl.where"]
+    shown += ["rollout.staged.type", "rollout.staged.first_tokens"]
     facts = knob_facts()
     frozen("config/knobs", "\n".join(f"{knob}: {facts[knob]}" for knob in shown))

@@ -95,7 +95,8 @@ def test_the_objective_without_importances_is_named(tmp_path: Path) -> None:
 
 
 def test_a_confirmation_of_an_earlier_winner_confirms_nothing(tmp_path: Path) -> None:
-    for best, changes, is_current in ((7, {}, True), (6, {}, False), (6, {7: {"same_as": 6}}, True)):
+    cases: list[tuple[int, Changes, bool]] = [(7, {}, True), (6, {}, False), (6, {7: {"same_as": 6}}, True)]
+    for best, changes, is_current in cases:
         document = study_document(20, changes=changes, confirmation=confirmation(best))
         study = write_study(tmp_path, document)
         assert current_confirmation(study) == (study.confirmation if is_current else None)

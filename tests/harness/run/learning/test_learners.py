@@ -27,10 +27,7 @@ from tests.harness.run.bench import rollout_rows
 from tests.harness.run.small import ignore_progress, new_cell, small_spec, trained
 from tests.harness.run.stages_here import make_stage
 
-ONLINE: dict[str, Any] = {
-    **{"algorithm": "dpo", "pairs.pairing": "all", "rollout.max_completion_tokens": 16},
-    **{"eval.every": 0, "eval.problems": 2, "eval.max_completion_tokens": 16},
-}
+ONLINE: dict[str, Any] = {"algorithm": "dpo", "pairs.pairing": "all", "eval.every": 0, "eval.problems": 2}
 
 
 def learner(settings: dict[str, Any]) -> tuple[Learner, Any]:
