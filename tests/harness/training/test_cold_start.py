@@ -119,7 +119,7 @@ class TestDemonstrationsOfAFile:
         assert all(one.completion[-1] == start.tokenizer.eos_token_id for one in drawn)
 
     def test_none_of_which_fits_is_refused(self, tmp_path: Path) -> None:
-        with refuses(RefusedError, "training.no_demonstration_fits", n_seen=3):
+        with refuses(RefusedError, "training.no_demonstration_fits", max_completion_tokens=2):
             run(recipe(write(tmp_path / "a.jsonl"), max_completion_tokens=2))
 
     def test_that_is_missing_is_refused(self, tmp_path: Path) -> None:
