@@ -110,7 +110,7 @@ def test_bad_input(bench: Bench, home: Path) -> None:
     write(home, "hot", {"base": 0.0}, {"base": {"eval.temperature": 0.5}}, seeds=3)
     failed = {("base", seed): {"state": "failed", "reason": "broke"} for seed in range(3)}
     write(home, "failed", {"base": 0.0}, {}, seeds=3, changes=failed)
-    for words, code, fields in [
+    refused: list[tuple[list[str], str, dict[str, object]]] = [
         (["one/up", "one/bas"], "cli.no_arm_named", {"nearest": "; did you mean base?"}),
         (["one", "one/base"], "cli.no_arm_named", {"arms": "base, up"}),
         (["two/up", "one/base"], "bench.no_records_of_sweep", {}),
@@ -123,7 +123,8 @@ def test_bad_input(bench: Bench, home: Path) -> None:
         ([*UP_AND_BASE, "--metric", "eval.final.arithmetic.truncated_frac"], "reports.metric_not_comparable", {}),
         ([*UP_AND_BASE, "--alpha", "5"], "cli.alpha_out_of_range", {"alpha": 5.0}),
         ([*UP_AND_BASE, "--margin-pp", "inf"], "cli.margin_not_finite", {}),
-    ]:
+    ]
+    for words, code, fields in refused:
         bench("compare", *words).refused(code, **fields)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_a_contrast_with_too_few_pairs_or_an_unknown_spread_has_a_dash(bench: Be
 
 
 SD_2 = ("--effect", "2pp", "--sd", "2")
-REFUSED = [
+REFUSED: list[tuple[tuple[str, ...], str, Mapping[str, object]]] = [
     (("--effect", "2"), "cli.effect_without_unit", {"given": "2"}),
     (("--effect", "2%"), "cli.effect_without_unit", {"given": "2%"}),
     (("--effect", "twopp"), "cli.effect_not_a_number", {"text": "two"}),

@@ -123,7 +123,7 @@ def test_a_table_has_the_first_sample_of_the_first_problems() -> None:
     problem: ProblemRow = {"task": "sums", "split": "test", "problem_id": "0", "prompt": chat, "answer": "3"}
     table = completions_table(pyarrow.Table.from_pylist(samples), [problem])
     assert [row[1] for row in table["data"]] == [str(number) for number in range(TABLE_ROWS)]
-    assert table["data"][0][2].splitlines() == ["system: Add.", "", "user: 1+2"]
+    assert str(table["data"][0][2]).splitlines() == ["system: Add.", "", "user: 1+2"]
     assert table["data"][1][2] == ""  # an import may have no prompts
 
 

@@ -145,10 +145,12 @@ def test_what_pairing_did_is_said_by_the_interval_of_the_correlation(twelve):
     strip = {check.label: check.value for check in validity_checks(twelve, report)}
     assert strip["Pairing ρ"].startswith("0.9") and "[" in strip["Pairing ρ"]
     row = changed(report.contrasts[0], next_step=None)
+    variance = row.variance
+    assert variance is not None
     six = {"n_pairs": 6, "correlation": -0.77, "correlation_low": -0.98, "correlation_high": 0.28}
     near_0 = [{"correlation": 0.5, "correlation_low": low, "correlation_high": 0.8} for low in (0.003, -0.003)]
     rows = [row, changed(row, **six), *(changed(row, **fields) for fields in near_0)]
-    rows += [changed(row, variance=changed(row.variance, shared_noise_share=share)) for share in (None, 0.05, 0.9)]
+    rows += [changed(row, variance=changed(variance, shared_noise_share=share)) for share in (None, 0.05, 0.9)]
     details = [verdict_details(one) for one in rows]
     frozen("reports/pairing", "\n".join([details[0][0], *(line for some in details for line in some if "ρ" in line)]))
 

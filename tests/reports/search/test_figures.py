@@ -96,7 +96,7 @@ def test_what_cannot_be_shown_is_left_out(tmp_path, document, expected):
 
 
 def test_captions_say_n(tmp_path):
-    captions = {}
+    captions: dict[str, str] = {}
     for name, document in {"one": study_document(20, changes=VARIED), "two": study_document(20, objectives=2)}.items():
         captions |= {f"{name}, {key}": of.caption for key, of in drawings(write_study(tmp_path, document)).items()}
     assert all("n = " in caption for caption in captions.values())

@@ -72,7 +72,7 @@ def test_trials_are_a_table_of_what_was_recorded(page):
 def test_the_reading_order(html):
     """The answer, its confirmation, figures and tables."""
     main = html[html.index("<main") :]
-    order = (
+    order: tuple[str, ...] = (
         "best of",
         "fresh seeds",
         "3.8 pp",

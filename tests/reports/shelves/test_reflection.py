@@ -222,7 +222,7 @@ def test_of_arms_without_token_records_only_the_text_is_told(tmp_path: Any) -> N
 def test_the_notes_under_the_table(tmp_path: Any) -> None:
     """One of each kind, to be read."""
     never = [recorded(1, "1", True)]
-    cells = {
+    cells: dict[str, list[list[dict[str, Any]]]] = {
         "all": [ROWS],
         "some": [ROWS, [recorded(1, "Wait, hmm", True)]],
         "one arm": [ROWS, never],
