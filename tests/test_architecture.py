@@ -73,7 +73,7 @@ PRODUCT_LINES = 85_700
 """The most lines of Python that the product may have. A commit that raises it says what the new lines buy; one that
 deletes many lowers it."""
 
-TEST_LINES = 70_500
+TEST_LINES = 67_300
 """The same for the tests."""
 
 HEAVY = ("torch", "transformers", "mlflow", "matplotlib", "vllm", "ray", "datasets", "math_verify", "optuna")
