@@ -7,9 +7,9 @@ from reports.page.kept import verify_kept
 
 
 def test_pages_show_the_kept_report() -> None:
-    texts = {page.name: page.read_text(encoding="utf-8") for page in demo.pages()}
+    texts = {str(page.relative_to(demo.ROOT)): page.read_text(encoding="utf-8") for page in demo.pages()}
     marked = {name: text for name, text in texts.items() if "<!-- demo: " in text}
-    assert {*marked} == {"README.md", "seeds.md", "statistics.md"}
+    assert {*marked} == {"README.md", "docs/explanation/seeds.md", "docs/explanation/statistics.md"}
     assert {name: demo.with_demo(text) for name, text in marked.items()} == marked
 
 

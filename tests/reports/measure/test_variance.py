@@ -140,7 +140,7 @@ def test_the_effects_of_a_factorial_have_budgets_and_its_arms_too(tmp_path):
 
 
 def test_what_pairing_did_is_said_by_the_interval_of_the_correlation(twelve):
-    """Of six seeds, clearly positive or not; a bound shows on which side of 0 it lies."""
+    """Six seeds, clearly positive or not; a bound shows on which side of 0 it lies."""
     report = report_document(twelve)
     strip = {check.label: check.value for check in validity_checks(twelve, report)}
     assert strip["Pairing ρ"].startswith("0.9") and "[" in strip["Pairing ρ"]

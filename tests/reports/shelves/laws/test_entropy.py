@@ -59,7 +59,7 @@ GOOD = np.linspace(0.2, 1.5, 20)
 )
 @pytest.mark.parametrize("fit", [fit_entropy_law, fit_free_exponent])
 def test_what_cannot_be_fitted_is_refused_with_the_reason(fit, entropy, reward, code, fields):
-    """Of a constant reward a fit would find an a, and an R2, in rounding errors."""
+    """A fit of a constant reward would find an a, and an R2, in rounding errors."""
     with refuses(LawRefusedError, f"reports.shelves.laws.{code}", **fields):
         fit(entropy, reward)
 
