@@ -111,7 +111,7 @@ def test_failed_and_flagged_cells_are_listed(page):
 
 
 def test_the_same_records_give_the_same_bytes(sweep, page, tmp_path):
-    """Of every figure, see the test of two processes."""
+    """Every figure: see the test of two processes."""
     write_report(sweep, tmp_path)
     check_same_files(tmp_path, page, least=4 * 3)
 
