@@ -17,6 +17,7 @@ from torch import Tensor
 from algorithms.critic import gae
 from algorithms.objective import Credit, Objective
 from algorithms.pass_k import SetRewards
+from harness.errors import InvalidError
 
 REWARD_WHITENING_EPS = 1e-8
 
@@ -123,15 +124,16 @@ class RewardedTokens:
         Raises ValueError for shapes that do not fit, infinite rewards, and NaN token rewards without credit=steps.
         """
         if rewards.ndim != 1:
-            raise ValueError(f"rewards has shape {list(rewards.shape)}; it must be [B], one for each completion")
+            raise InvalidError(
+                "algorithms.shape", name="rewards", shape=list(rewards.shape), needed="[B], one for each completion"
+            )
         B = rewards.shape[0]
         if mask.ndim != 2 or mask.shape[0] != B:
-            raise ValueError(f"mask has shape {list(mask.shape)}; it must be [{B}, T], a row for each reward")
+            needed = f"[{B}, T], a row for each reward"
+            raise InvalidError("algorithms.shape", name="mask", shape=list(mask.shape), needed=needed)
         if rewards.isinf().any():
             rows = rewards.isinf().nonzero().flatten().tolist()
-            raise ValueError(
-                f"infinite rewards in rows {rows}; give a finite reward, or NaN for what could not be scored"
-            )
+            raise InvalidError("algorithms.rewards_infinite", rows=rows)
         if not rewards.is_floating_point():
             rewards = rewards.to(torch.get_default_dtype())
         scored = ~rewards.isnan()
@@ -147,13 +149,10 @@ class RewardedTokens:
         token_rewards = torch.where(marked, token_rewards, 0).to(rewards.dtype)
         if credit != "steps" and not torch.equal(marked, mask):
             rows = (mask & ~marked).any(1).nonzero().flatten().tolist()
-            raise ValueError(
-                f"NaN token_rewards in rows {rows}; NaN says that no step ends at a token, which only credit=steps "
-                "takes: give 0 for no reward"
-            )
+            raise InvalidError("algorithms.token_rewards_nan", rows=rows)
         if token_rewards.isinf().any():
             rows = token_rewards.isinf().any(1).nonzero().flatten().tolist()
-            raise ValueError(f"infinite token_rewards in rows {rows}; give finite ones")
+            raise InvalidError("algorithms.token_rewards_infinite", rows=rows)
         return cls(rewards, scored, mask, token_rewards, marked)
 
     @cached_property
@@ -177,7 +176,8 @@ class RewardedTokens:
 def _check_shape(name: str, tensor: Tensor, mask: Tensor) -> None:
     """Raise ValueError unless the tensor has the shape of the mask."""
     if tensor.shape != mask.shape:
-        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be that of mask, {list(mask.shape)}")
+        needed = f"that of mask, {list(mask.shape)}"
+        raise InvalidError("algorithms.shape", name=name, shape=list(tensor.shape), needed=needed)
 
 
 def _centred(
@@ -192,7 +192,7 @@ def _centred(
             return _returns_to_go(rewarded.at_tokens)
         case "critic":
             if values is None:
-                raise ValueError("baseline=critic without values: give the value of each token's state, [B, T]")
+                raise InvalidError("algorithms.values_missing")
             return _critic_advantages(objective, rewarded, values)[0]
         case "batch_mean":
             centred = _deviations(totals, count, torch.zeros_like(group))
@@ -254,22 +254,23 @@ def _numbered(name: str, labels: Tensor, rewarded: RewardedTokens) -> Tensor:
     """
     shape = rewarded.scored.shape
     if labels.shape != shape:
-        raise ValueError(f"{name} has shape {list(labels.shape)}; it must be that of rewards, {list(shape)}")
+        needed = f"that of rewards, {list(shape)}"
+        raise InvalidError("algorithms.shape", name=name, shape=list(labels.shape), needed=needed)
     numbers: Tensor = torch.unique(labels, return_inverse=True)[1]
     return numbers
 
 
 def _checked_peers(peers: Tensor | None, group: Tensor) -> Tensor:
     if peers is None:
-        raise ValueError("baseline=random_peer without peers: give each row the row that it is compared with, [B]")
+        raise InvalidError("algorithms.peers_missing")
     B = len(group)
     if peers.shape != group.shape:
-        raise ValueError(f"peers has shape {list(peers.shape)}; it must be that of rewards, {[B]}")
+        raise InvalidError("algorithms.shape", name="peers", shape=list(peers.shape), needed=f"that of rewards, {[B]}")
     # The clamp lets the comparison of groups run for rows out of range, which the first two terms report.
     strangers = (peers < 0) | (peers >= B) | (group[peers.clamp(0, max(0, B - 1))] != group)
     if strangers.any():
         rows = strangers.nonzero().flatten().tolist()
-        raise ValueError(f"the peers of rows {rows} are not rows of their groups; number rows from 0 to {B - 1}")
+        raise InvalidError("algorithms.peers_of_other_groups", rows=rows, last=B - 1)
     return peers
 
 

@@ -19,6 +19,7 @@ from algorithms.objective import Objective
 from algorithms.rules import bounded_exp, checked, kl_means
 from algorithms.sampler_correction import SamplerWeights
 from algorithms.selection import ClipCov, TopEntropy
+from harness.errors import InvalidError
 
 
 class ValueTrace(NamedTuple):
@@ -163,7 +164,7 @@ def _clip_metrics(objective: Objective, tokens: _Tokens) -> dict[str, Tensor]:
 def _selected(trace: TokenTrace) -> Tensor:
     """Return the trace's selection; raise ValueError if it lacks the selection that its objective makes."""
     if trace.selected is None:
-        raise ValueError(f"select.type={trace.objective.select.type}, but the trace holds no selection")
+        raise InvalidError("algorithms.trace_without_selection", select=trace.objective.select.type)
     return trace.selected
 
 

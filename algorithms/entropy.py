@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.errors import InvalidError
 from harness.settings import Settings
 
 
@@ -29,12 +30,9 @@ class _Adaptive(Settings):
         "sampled: the mean of -log pi of the sampled tokens (the authors' code)",
     )
 
-    def contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[InvalidError]:
         if self.coef_max <= self.coef_min:
-            yield (
-                f"coef_max={self.coef_max:g} is not above coef_min={self.coef_min:g}: the coefficient could not move; "
-                "raise coef_max or lower coef_min"
-            )
+            yield InvalidError("algorithms.coef_max_not_above_min", high=self.coef_max, low=self.coef_min)
 
 
 class StepBothWays(_Adaptive):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from algorithms.rules import bounded_exp, k2_of, k3_of
+from harness.errors import InvalidError
 from harness.settings import OnlyWith, Settings
 
 if TYPE_CHECKING:
@@ -132,9 +133,11 @@ def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: flo
     """
     # The factor is at least 1 - 0.2 sequences / horizon for any KL, so the check needs no measured one.
     if MAX_KL_ERROR * sequences >= kl.horizon_sequences:
-        raise ValueError(
-            f"kl.horizon_sequences={kl.horizon_sequences} with {sequences} completions per batch: one batch below the "
-            f"target could turn kl.beta to 0 or negative; set it above {MAX_KL_ERROR * sequences:g}"
+        raise InvalidError(
+            "algorithms.horizon_too_short",
+            horizon=kl.horizon_sequences,
+            sequences=sequences,
+            least=MAX_KL_ERROR * sequences,
         )
     error = min(max(measured_kl / kl.target_nats - 1, -MAX_KL_ERROR), MAX_KL_ERROR)
     return beta * (1 + error * sequences / kl.horizon_sequences)

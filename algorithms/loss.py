@@ -20,6 +20,7 @@ from algorithms.objective import Aggregation, Objective
 from algorithms.rules import checked, importance_ratio, token_losses
 from algorithms.sampler_correction import NoCorrection, SamplerWeights, corrected
 from algorithms.selection import select_tokens, selected_losses
+from harness.errors import InvalidError
 
 _PER_TOKEN = (
     *("old_logp", "mask", "ref_logp", "sampler_logp", "entropy", "divergence", "selected"),
@@ -90,25 +91,27 @@ class TokenBatch:
     def __post_init__(self, step_sequences: int | None, step_tokens: int | None) -> None:
         if step_sequences is not None or step_tokens is not None:
             if self.step is not None:
-                raise ValueError("step is given beside step_sequences or step_tokens; give the counts in step alone")
+                raise InvalidError("algorithms.step_given_twice")
             # The dataclass is frozen; only its own initialisation may set a field.
             object.__setattr__(self, "step", StepSize(step_sequences, step_tokens))
         if self.logp.ndim != 2:
-            raise ValueError(f"logp has shape {list(self.logp.shape)}; it must be [B, T]")
+            raise InvalidError("algorithms.shape", name="logp", shape=list(self.logp.shape), needed="[B, T]")
         B, T = self.logp.shape
         for name in _PER_TOKEN:
             tensor: Tensor | None = getattr(self, name)
             if tensor is not None and tensor.shape != (B, T):
-                raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be that of logp, {[B, T]}")
+                needed = f"that of logp, {[B, T]}"
+                raise InvalidError("algorithms.shape", name=name, shape=list(tensor.shape), needed=needed)
         if self.advantages.shape not in ((B,), (B, T)):
-            raise ValueError(f"advantages has shape {list(self.advantages.shape)}; it must be {[B]} or {[B, T]}")
+            shape = list(self.advantages.shape)
+            raise InvalidError("algorithms.shape", name="advantages", shape=shape, needed=f"{[B]} or {[B, T]}")
         for name, tensor in (("groups", self.groups), ("group_tokens", self.group_tokens)):
             if tensor is not None and tensor.shape != (B,):
-                raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {[B]}")
+                raise InvalidError("algorithms.shape", name=name, shape=list(tensor.shape), needed=f"{[B]}")
         if self.selected is not None and self.selected.dtype != torch.bool:
-            raise ValueError(f"selected is of {self.selected.dtype}; it must be bool, as `select_tokens` gives it")
+            raise InvalidError("algorithms.selected_not_bool", dtype=self.selected.dtype)
         if self.mask.dtype != torch.bool and not ((self.mask == 0) | (self.mask == 1)).all():
-            raise ValueError("mask has values other than 0 and 1; to weigh tokens, scale their advantages")
+            raise InvalidError("algorithms.mask_not_binary")
         self._check_counts()
 
     def _check_counts(self) -> None:
@@ -117,10 +120,10 @@ class TokenBatch:
         counts |= {f"step.{name}": count for name, count in step._asdict().items()}
         for name, count in counts.items():
             if count is not None and count < 1:
-                raise ValueError(f"{name}={count}; it must be at least 1")
+                raise InvalidError("algorithms.count_below_one", name=name, count=count)
         B = self.logp.shape[0]
         if step.sequences is not None and step.sequences < B:
-            raise ValueError(f"step.sequences={step.sequences}, but this micro-batch alone has {B} rows of the step")
+            raise InvalidError("algorithms.step_too_small", name="step.sequences", count=step.sequences, here=B)
         if step.tokens is None and self.group_tokens is None:
             return
         lengths = self.mask.sum(1)
@@ -128,9 +131,9 @@ class TokenBatch:
         # Both sums in one transfer from the device.
         tokens, short_rows = map(int, torch.stack([lengths.sum(), short.sum()]).tolist())
         if step.tokens is not None and step.tokens < tokens:
-            raise ValueError(f"step.tokens={step.tokens}, but this micro-batch alone has {tokens} of the step")
+            raise InvalidError("algorithms.step_too_small", name="step.tokens", count=step.tokens, here=tokens)
         if short_rows:
-            raise ValueError("group_tokens has a group with fewer tokens than one of its rows has in mask")
+            raise InvalidError("algorithms.group_tokens_too_few")
 
 
 class Coefficients(NamedTuple):
@@ -319,10 +322,7 @@ def _divisors(mask: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tens
             return _sequences(batch)
         case "constant_length":
             if batch.max_completion_tokens is None:
-                raise ValueError(
-                    "aggregation=constant_length divides by the completion limit, but the batch has none: set "
-                    "TokenBatch.max_completion_tokens to rollout.max_completion_tokens"
-                )
+                raise InvalidError("algorithms.limit_missing")
             return _sequences(batch) * batch.max_completion_tokens
 
 
@@ -334,13 +334,10 @@ def _sequences(batch: TokenBatch) -> int:
 def _group_divisors(lengths: Tensor, batch: TokenBatch) -> Tensor:
     if batch.step is not None:
         if batch.group_tokens is None:
-            raise ValueError(_lacks("group_tokens", "group_tokens"))
+            raise InvalidError("algorithms.count_missing", name="group_tokens", field="group_tokens")
         return _count("groups", batch.step) * batch.group_tokens[:, None].clamp(min=1)
     if batch.groups is None:
-        raise ValueError(
-            "aggregation=group_token_mean divides by the tokens of each prompt's group, but the batch does not say "
-            "which rows belong together: set TokenBatch.groups"
-        )
+        raise InvalidError("algorithms.groups_missing")
     names, group = torch.unique(batch.groups, return_inverse=True)
     group_tokens = torch.zeros_like(lengths).index_add(0, group, lengths)[group]
     return len(names) * group_tokens.clamp(min=1)
@@ -349,20 +346,13 @@ def _group_divisors(lengths: Tensor, batch: TokenBatch) -> Tensor:
 def _count(name: str, step: StepSize) -> int:
     count: int | None = getattr(step, name)
     if count is None:
-        raise ValueError(_lacks(name, f"step.{name}"))
+        raise InvalidError("algorithms.count_missing", name=name, field=f"step.{name}")
     return count
-
-
-def _lacks(name: str, field: str) -> str:
-    return (
-        f"the batch is a part of an optimiser step (TokenBatch.step is set) and its loss is divided by the {name} of "
-        f"the whole step: set TokenBatch.{field}"
-    )
 
 
 def _needed(name: str, tensor: Tensor | None, reason: str) -> Tensor:
     if tensor is None:
-        raise ValueError(f"{reason} needs {name}, but the batch has none: set TokenBatch.{name}")
+        raise InvalidError("algorithms.field_missing", reason=reason, name=name)
     return tensor
 
 
@@ -373,11 +363,7 @@ def _selected(objective: Objective, batch: TokenBatch) -> Tensor | None:
         return batch.selected
     if batch.step is None:
         return select_tokens(objective, batch.logp, batch.old_logp, batch.advantages, batch.mask, batch.entropy)
-    raise ValueError(
-        f"select.type={objective.select.type} chooses among the tokens of the whole optimiser step, but the batch is a "
-        "part of one (TokenBatch.step is set): call select_tokens on the whole step and set TokenBatch.selected to "
-        "this batch's part of it"
-    )
+    raise InvalidError("algorithms.selection_missing", select=objective.select.type)
 
 
 def _corrected(objective: Objective, batch: TokenBatch, old_logp: Tensor) -> tuple[SamplerWeights | None, Tensor]:

@@ -41,6 +41,7 @@ from typing import NamedTuple, TypeVar
 from algorithms.objective import GROUP_BASELINES, Aggregation, Objective, acts_without_advantage
 from algorithms.rules import Ratio, Rule, Sign
 from harness import plugins
+from harness.errors import InvalidError
 from harness.settings import KnobValue, active_knobs, knobs_of
 from harness.settings.marks import CannotAct
 
@@ -69,7 +70,7 @@ def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout:
     Raises ValueError for updates_per_rollout below 1.
     """
     if updates_per_rollout < 1:
-        raise ValueError(f"updates_per_rollout={updates_per_rollout}: a rollout has at least one optimiser step")
+        raise InvalidError("algorithms.no_update", updates_per_rollout=updates_per_rollout)
     if a == b:
         return {}
     pair = _Pair(a, b)

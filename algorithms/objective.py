@@ -26,6 +26,7 @@ from algorithms.rules import RULES, Ratio, Rule
 from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.sampler_correction import NoCorrection, SamplerCorrection
 from algorithms.selection import NoSelection, Select
+from harness.errors import InvalidError
 from harness.settings import InWords, OneOf, OnlyWith, Settings
 from harness.settings.marks import YOUNGER, CannotAct
 
@@ -189,7 +190,7 @@ class Objective(Settings):
     )
     sampler_correction: SamplerCorrection = NoCorrection()
 
-    def contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[InvalidError]:
         yield from _ratio_problems(self)
         yield from _sampler_problems(self)
         yield from _scale_problems(self)
@@ -214,13 +215,11 @@ def acts_without_advantage(objective: Objective) -> bool:
     )
 
 
-def _ratio_problems(objective: Objective) -> Iterator[str]:
+def _ratio_problems(objective: Objective) -> Iterator[InvalidError]:
     rule, ratio, select = objective.rule, objective.ratio, objective.select.type
     if rule.ratios and ratio not in rule.ratios:
-        yield (
-            f"ratio={ratio} with rule.type={rule.type}: this rule acts through the importance ratio; set ratio to "
-            f"{' or '.join(rule.ratios)}{', or rule.type to policy_gradient' if ratio == 'none' else ''}"
-        )
+        instead = f"{' or '.join(rule.ratios)}{', or rule.type to policy_gradient' if ratio == 'none' else ''}"
+        yield InvalidError("algorithms.ratio_of_other_rules", ratio=ratio, rule=rule.type, instead=instead)
     # These selections set losses of tokens to 0. With one ratio for the whole completion the gradient of every other
     # token still reaches the log-probs of those tokens.
     if (
@@ -228,98 +227,58 @@ def _ratio_problems(objective: Objective) -> Iterator[str]:
         and ratio in ("sequence_mean", "sequence_product")
         and rule.differentiates_ratio
     ):
-        yield (
-            f"select.type={select} with ratio={ratio}: every token would keep a gradient through the ratio of its "
-            "completion; set ratio to token, or select.type to none or kl_cov"
-        )
+        yield InvalidError("algorithms.selection_by_completions", select=select, ratio=ratio)
 
 
-def _sampler_problems(objective: Objective) -> Iterator[str]:
+def _sampler_problems(objective: Objective) -> Iterator[InvalidError]:
     rule, select = objective.rule, objective.select.type
     if objective.sampler_correction.type != "in_ratio":
         return
     if not rule.ratios:
-        yield (
-            f"sampler_correction.type=in_ratio with rule.type={rule.type}: this rule has no importance ratio, so "
-            "nothing would be corrected; set rule.type to ppo_clip, or sampler_correction.type to token_truncate"
-        )
+        yield InvalidError("algorithms.in_ratio_without_ratio", rule=rule.type)
     if select != "none":
-        yield (
-            f"sampler_correction.type=in_ratio with select.type={select}: tokens are selected by how the policy has "
-            "moved in this update; set select.type to none, or sampler_correction.type to token_truncate"
-        )
+        yield InvalidError("algorithms.in_ratio_with_selection", select=select)
 
 
-def _scale_problems(objective: Objective) -> Iterator[str]:
+def _scale_problems(objective: Objective) -> Iterator[InvalidError]:
     baseline, scale = objective.baseline, objective.scale
     # A std is 0 if all its rewards are equal. What it divides must be 0 then too, or A explodes to R / eps.
     if scale == "group_std" and baseline not in GROUP_BASELINES:
-        yield (
-            f"scale=group_std with baseline={baseline}: in a group of equal rewards the std is zero and the "
-            f"uncentred reward is divided by scale_eps; use a group baseline ({', '.join(GROUP_BASELINES)}), or "
-            "another scale"
-        )
+        groups = ", ".join(GROUP_BASELINES)
+        yield InvalidError("algorithms.group_std_without_groups", baseline=baseline, groups=groups)
     if scale in ("batch_std", "mini_batch_std") and baseline == "none":
-        yield (
-            f"scale={scale} with baseline=none: in a batch of equal rewards the std is zero and the uncentred reward "
-            "is divided by scale_eps; choose a baseline, or another scale"
-        )
+        yield InvalidError("algorithms.batch_std_uncentred", scale=scale)
     if baseline == "critic" and scale not in ("none", "whiten_tokens", "group_std"):
-        yield (
-            f"scale={scale} with baseline=critic: advantages of tokens have no reward std; set scale to whiten_tokens "
-            "or none"
-        )
+        yield InvalidError("algorithms.std_with_critic", scale=scale)
     if objective.pass_k > 1 and scale not in ("none", "group_std"):
-        yield (
-            f"scale={scale} with pass_k={objective.pass_k}: sets of completions belong to a group, not to a batch; set "
-            "scale to group_std or none"
-        )
+        yield InvalidError("algorithms.std_with_sets", scale=scale, pass_k=objective.pass_k)
     if baseline == "random_peer" and scale not in ("none", "group_std"):
-        yield f"scale={scale} with baseline=random_peer: its advantages are signs; set scale to none"
+        yield InvalidError("algorithms.std_with_signs", scale=scale)
     if objective.credit == "steps" and objective.zero_std != "keep":
-        yield (
-            f"zero_std={objective.zero_std} with credit=steps: groups whose completions earn the same can differ in "
-            "their steps; set zero_std to keep"
-        )
+        yield InvalidError("algorithms.zero_std_with_steps", zero_std=objective.zero_std)
     if objective.credit == "steps" and objective.pass_k > 1:
-        yield f"credit=steps with pass_k={objective.pass_k}: sets are of whole completions; set pass_k to 1"
+        yield InvalidError("algorithms.sets_of_steps", pass_k=objective.pass_k)
     standardises_steps = baseline == "group_mean" and scale in ("none", "group_std")
     if objective.credit == "steps" and baseline != "critic" and not standardises_steps:
-        yield (
-            f"credit=steps with baseline={baseline}, scale={scale}: steps are standardised within their group; set "
-            "baseline to group_mean and scale to group_std or none, or baseline to critic"
-        )
+        yield InvalidError("algorithms.steps_not_standardised", baseline=baseline, scale=scale)
 
 
-def _penalty_problems(objective: Objective) -> Iterator[str]:
+def _penalty_problems(objective: Objective) -> Iterator[InvalidError]:
     kl, entropy, distill = objective.kl, objective.entropy, objective.distill
     if distill.where == "reward" and objective.advantage_sign != "both":
-        yield (
-            f"advantage_sign={objective.advantage_sign} with distill.where=reward: it selects completions by their "
-            "reward, but the teacher scores every token of all completions; set advantage_sign to both"
-        )
+        yield InvalidError("algorithms.sign_with_teacher", sign=objective.advantage_sign)
     if distill.where == "reward" and not objective.rule.reads_advantage:
-        yield (
-            f"distill.where=reward with rule.type={objective.rule.type}: this rule reads no advantage, so the teacher "
-            "would have no effect; set distill.where to loss, or rule.type to policy_gradient"
-        )
+        yield InvalidError("algorithms.teacher_unheard", rule=objective.rule.type)
     if kl.where == "reward" and objective.credit == "steps" and objective.baseline != "critic":
-        yield "credit=steps with kl.where=reward: every token would be a step; set kl.where to loss or none"
+        yield InvalidError("algorithms.kl_as_steps")
     if kl.where != "none" and kl.reference == "iteration_start":
         # Rewards, and the controller's measurement, are taken before the first optimiser step.
         if kl.where == "reward":
-            yield (
-                "kl.reference=iteration_start with kl.where=reward: rewards are taken at the start of the iteration, "
-                "where this KL is 0; set kl.where to loss, or kl.reference to initial or refreshed"
-            )
+            yield InvalidError("algorithms.kl_reward_is_zero")
         elif kl.control == "adaptive":
-            yield (
-                "kl.control=adaptive with kl.reference=iteration_start: the KL is measured at the start of the "
-                "iteration, where it is 0; set kl.control to fixed, or kl.reference to initial or refreshed"
-            )
+            yield InvalidError("algorithms.kl_measured_is_zero")
     adaptive = entropy.adaptive
     if adaptive.type != "none" and not adaptive.coef_min <= entropy.bonus <= adaptive.coef_max:
-        yield (
-            f"entropy.bonus={entropy.bonus:g} is the first coefficient, outside entropy.adaptive.coef_min="
-            f"{adaptive.coef_min:g} and coef_max={adaptive.coef_max:g}; set it between them"
+        yield InvalidError(
+            "algorithms.bonus_outside_bounds", bonus=entropy.bonus, low=adaptive.coef_min, high=adaptive.coef_max
         )

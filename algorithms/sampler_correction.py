@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from algorithms.rules import importance_ratio
+from harness.errors import InvalidError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,12 +63,9 @@ class _Band(Settings):
     weight_min: float = Field(default=0.5, ge=0, description="below it the weight is 0; default: IcePop, OpenRLHF")
     weight_max: float = Field(default=5.0, gt=0, description="above it the weight is 0; default: IcePop, OpenRLHF")
 
-    def contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[InvalidError]:
         if self.weight_max <= self.weight_min:
-            yield (
-                f"weight_max={self.weight_max:g} is not above weight_min={self.weight_min:g}: every weight would be 0; "
-                "raise weight_max or lower weight_min"
-            )
+            yield InvalidError("algorithms.band_is_empty", high=self.weight_max, low=self.weight_min)
 
 
 class TokenBand(_Band):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from algorithms.rules import checked, importance_ratio
+from harness.errors import InvalidError
 from harness.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class ClipCov(Settings):
     cov_low: float = Field(default=1.0, description="covariances above this can be drawn; default: the authors' code")
     cov_high: float = Field(default=5.0, description="covariances below this can be drawn; default: the authors' code")
 
-    def contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[InvalidError]:
         if self.cov_high <= self.cov_low:
-            yield (f"cov_high={self.cov_high:g} is not above cov_low={self.cov_low:g}: no token could be drawn")
+            yield InvalidError("algorithms.cov_high_not_above_low", high=self.cov_high, low=self.cov_low)
 
 
 class KlCov(Settings):
@@ -86,7 +87,7 @@ def select_tokens(
             return torch.zeros_like(mask)
         case TopEntropy():
             if entropy is None:
-                raise ValueError("select.type=top_entropy chooses by entropy, but there is none: give entropy [B, T]")
+                raise InvalidError("algorithms.entropy_missing")
             return _highest(entropy.detach(), mask, _count(select, mask))
         case KlCov():
             return _highest(_covariances(logp, per_token, mask), mask, _count(select, mask))

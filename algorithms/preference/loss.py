@@ -24,6 +24,7 @@ from algorithms.preference.links import (
     token_sums,
 )
 from algorithms.preference.objective import PreferenceObjective, couples_pairs
+from harness.errors import InvalidError
 
 TIE = 1e-4
 """Margins below this are rounding of log-probs: before the first step the policy is its own reference."""
@@ -207,21 +208,17 @@ def _masks(policy: Sides, masks: Sides) -> Sides:
     """Return the masks as bool, [P, T], with a token in every row. Raises ValueError for any that do not fit."""
     for name, logp, mask in zip(policy._fields, policy, masks, strict=True):
         if logp.ndim != 2:
-            raise ValueError(f"{name}_logp has shape {list(logp.shape)}; it must be [P, T]")
+            raise InvalidError("algorithms.shape", name=f"{name}_logp", shape=list(logp.shape), needed="[P, T]")
         _check_shape(f"{name}_mask", mask, f"{name}_logp", logp)
         if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
-            raise ValueError(f"{name}_mask has values other than 0 and 1")
+            raise InvalidError("algorithms.preference.mask_not_binary", name=f"{name}_mask")
         empty = [row for row, has_token in enumerate(mask.bool().any(1).tolist()) if not has_token]
         if empty:
-            raise ValueError(
-                f"{name}_mask has no token in rows {', '.join(map(str, empty))}: a pair needs two completions; leave "
-                "these pairs out"
-            )
+            rows = ", ".join(map(str, empty))
+            raise InvalidError("algorithms.preference.empty_completions", name=f"{name}_mask", rows=rows)
     if len(policy.chosen) != len(policy.rejected):
-        raise ValueError(
-            f"chosen_logp has {len(policy.chosen)} rows and rejected_logp {len(policy.rejected)}; row i of both must "
-            "be one pair"
-        )
+        chosen, rejected = map(len, policy)
+        raise InvalidError("algorithms.preference.sides_unequal", chosen=chosen, rejected=rejected)
     return Sides(masks.chosen.bool(), masks.rejected.bool())
 
 
@@ -235,9 +232,8 @@ def _reference(
     of_tokens = []
     for name, logp, mask in zip(logps._fields, (ref_chosen, ref_rejected), masks, strict=True):
         if logp is None:
-            raise ValueError(
-                f"ref_{name}_logp is missing: objective.reference={objective.reference} subtracts the log-probs of the "
-                "reference; give them, or set reference to none"
+            raise InvalidError(
+                "algorithms.preference.reference_missing", name=f"ref_{name}_logp", reference=objective.reference
             )
         _check_shape(f"ref_{name}_logp", logp, f"{name}_logp", mask)
         of_tokens.append(masked(mask, logp.detach()))
@@ -249,7 +245,8 @@ def _zero_point(kl_reference: Tensor | None, ratios: LogRatios) -> Tensor:
     if kl_reference is None:
         kl_reference = torch.cat([ratios.chosen, ratios.rejected]).mean()
     elif kl_reference.numel() != 1:
-        raise ValueError(f"kl_reference has shape {list(kl_reference.shape)}; it must be a single number")
+        shape = list(kl_reference.shape)
+        raise InvalidError("algorithms.shape", name="kl_reference", shape=shape, needed="a single number")
     return kl_reference.detach().reshape(()).to(ratios.chosen).clamp(min=0)
 
 
@@ -261,37 +258,31 @@ def _step(
     Raises ValueError if one number is missing that the other needs, or is smaller than this micro-batch.
     """
     if step_pairs is None and step_tokens is not None:
-        raise ValueError(f"step_chosen_tokens={step_tokens} without step_pairs: give both numbers of the step")
+        raise InvalidError("algorithms.preference.step_pairs_missing", tokens=step_tokens)
     if step_pairs is not None and step_tokens is None and objective.nll_coef > 0:
-        raise ValueError(
-            f"step_pairs={step_pairs} without step_chosen_tokens: nll_coef={objective.nll_coef:g} averages over the "
-            "step's chosen tokens; give both numbers of the step"
-        )
+        nll_coef = objective.nll_coef
+        raise InvalidError("algorithms.preference.step_tokens_missing", pairs=step_pairs, nll_coef=nll_coef)
     for name, of_step, here in (
         ("step_pairs", step_pairs, pairs),
         ("step_chosen_tokens", step_tokens, tokens),
     ):
         if of_step is not None and of_step < max(1, here):
-            raise ValueError(f"{name}={of_step}, but this micro-batch alone has {here} of the step")
+            raise InvalidError("algorithms.step_too_small", name=name, count=of_step, here=here)
     return max(1, pairs if step_pairs is None else step_pairs), max(1, tokens if step_tokens is None else step_tokens)
 
 
 def _check_part_of_step(objective: PreferenceObjective, kl_reference: Tensor | None, part: str) -> None:
     """Raise ValueError for a part of a step if the loss of a pair depends on the step's other pairs."""
     if couples_pairs(objective):
-        raise ValueError(
-            f"matching={objective.matching} sorts over the whole optimiser step, and these are {part}: give it at once"
-        )
+        raise InvalidError("algorithms.preference.sorted_in_parts", matching=objective.matching, part=part)
     if objective.link == "kto" and kl_reference is None:
-        raise ValueError(
-            f"kl_reference is missing: link=kto would estimate it from the pairs given, and these are {part} of the "
-            "optimiser step; give kl_reference"
-        )
+        raise InvalidError("algorithms.preference.zero_point_missing", part=part)
 
 
 def _check_shape(name: str, tensor: Tensor, like: str, expected: Tensor) -> None:
     if tensor.shape != expected.shape:
-        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be that of {like}, {list(expected.shape)}")
+        needed = f"that of {like}, {list(expected.shape)}"
+        raise InvalidError("algorithms.shape", name=name, shape=list(tensor.shape), needed=needed)
 
 
 def _detached(sides: Sides) -> Sides:

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.errors import InvalidError
 from harness.settings import InWords, OnlyWith, Settings
 
 Link = Literal[
@@ -131,7 +132,7 @@ class PreferenceObjective(Settings):
         default=0.05, gt=0, description="temperature of the blend; default: the paper, as in TRL"
     )
 
-    def contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[InvalidError]:
         yield from _problems(self)
 
 
@@ -150,45 +151,30 @@ def preference_differences_that_cannot_act(a: PreferenceObjective, b: Preference
     return {}
 
 
-def _problems(objective: PreferenceObjective) -> Iterator[str]:
+def _problems(objective: PreferenceObjective) -> Iterator[InvalidError]:
     link = objective.link
     if link == "exo" and objective.label_smoothing == 0:
-        yield (
-            "label_smoothing=0 with link=exo: the loss has the logarithm of label_smoothing; set it above 0, e.g. to "
-            "0.001"
-        )
+        yield InvalidError("algorithms.preference.exo_without_smoothing")
     if link == "odds_ratio" and objective.reference != "none":
-        yield (
-            f"reference={objective.reference} with link=odds_ratio: odds are of the policy's own probabilities; set "
-            "reference to none"
-        )
+        yield InvalidError("algorithms.preference.odds_with_reference", reference=objective.reference)
     if objective.reference == "none":
         yield from _reference_problems(objective)
     if objective.matching != "pairs":
         yield from _matching_problems(objective)
 
 
-def _reference_problems(objective: PreferenceObjective) -> Iterator[str]:
-    remedy = "set reference to initial or round_start"
+def _reference_problems(objective: PreferenceObjective) -> Iterator[InvalidError]:
     if objective.link in _ON_EACH_SIDE:
-        yield f"reference=none with link={objective.link}: it compares each side with the reference; {remedy}"
+        yield InvalidError("algorithms.preference.sides_without_reference", link=objective.link)
     if objective.positive_penalty > 0:
-        yield (
-            f"reference=none with positive_penalty={objective.positive_penalty:g}: the penalty is for falling below "
-            f"the reference; {remedy}"
-        )
+        yield InvalidError("algorithms.preference.penalty_without_reference", penalty=objective.positive_penalty)
     if objective.matching == "sorted":
-        yield f"reference=none with matching=sorted: without a reference sorting changes nothing; {remedy}"
+        yield InvalidError("algorithms.preference.sorted_without_reference")
 
 
-def _matching_problems(objective: PreferenceObjective) -> Iterator[str]:
-    if objective.positive_penalty > 0:
-        yield (
-            f"positive_penalty={objective.positive_penalty:g} with matching={objective.matching}: the penalty is of a "
-            "pair, and sorting takes pairs apart; set matching to pairs"
-        )
+def _matching_problems(objective: PreferenceObjective) -> Iterator[InvalidError]:
+    penalty, matching = objective.positive_penalty, objective.matching
+    if penalty > 0:
+        yield InvalidError("algorithms.preference.penalty_of_sorted", penalty=penalty, matching=matching)
     if objective.weighting != "none":
-        yield (
-            f"weighting={objective.weighting} with matching={objective.matching}: the weight is of a pair, and sorting "
-            "takes pairs apart; set matching to pairs"
-        )
+        yield InvalidError("algorithms.preference.weight_of_sorted", weighting=objective.weighting, matching=matching)

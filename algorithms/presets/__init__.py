@@ -13,6 +13,7 @@ from typing import overload
 
 from algorithms.objective import Objective
 from algorithms.overrides import AnObjective, AnyObjective, Family, family_of, with_overrides
+from harness.errors import InvalidError
 from harness.plugins import Kind
 from harness.settings import Settings
 
@@ -73,7 +74,9 @@ def preset(name: str, family: type[Settings] | None = None, /, **overrides: obje
     """
     objective = describe(name).objective
     if family is not None and not isinstance(objective, family):
-        raise ValueError(f"{name} is no {family.__name__} but a {type(objective).__name__}")
+        raise InvalidError(
+            "algorithms.preset_of_other_family", name=name, wanted=family.__name__, family=type(objective).__name__
+        )
     return with_overrides(objective, overrides)
 
 

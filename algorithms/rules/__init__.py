@@ -153,22 +153,22 @@ def token_losses(
     losses = checked(rule, "loss", rule.loss(logp, ratio, advantages), logp)
     if not logp.requires_grad:
         return losses
-    detached = "loss does not depend on logp or ratio, so nothing would be trained. Do not detach them"
+    path = inspect.getfile(type(rule))
     if not losses.requires_grad:
-        raise _fault(rule, detached)
+        raise RefusedError("algorithms.rule_trains_nothing", rule=rule.type, path=path)
     if is_first:
         total = losses.where(mask, 0).sum()
         # The graph is kept, as the backward pass of the step still needs it.
         (gradient,) = torch.autograd.grad(total, logp, retain_graph=True, allow_unused=True)
         if gradient is None:
-            raise _fault(rule, detached)
+            raise RefusedError("algorithms.rule_trains_nothing", rule=rule.type, path=path)
         # If an argument is not finite, the weights or the data are at fault, and the optimiser reports that they
         # diverged.
         values = torch.stack([logp, ratio, advantages, losses, gradient]).detach()
         *arguments, loss, slope = (values.isfinite() | ~mask).all(2).all(1).tolist()
         if all(arguments) and not (loss and slope):
             what = "the gradient of loss" if loss else "loss"
-            raise _fault(rule, f"{what} is not finite where logp, ratio and advantages are. Bound what it computes")
+            raise RefusedError("algorithms.rule_not_finite", rule=rule.type, path=path, what=what)
     return losses
 
 
@@ -188,15 +188,16 @@ def checked(rule: Rule, method: str, given: object, like: Tensor, holds_bools: b
         came = f"{given.dtype} of shape {list(given.shape)}"
     kind = "bools" if holds_bools else "floats"
     axes = "completions, tokens" if like.ndim == 2 else "tokens"
-    raise _fault(
-        rule,
-        f"{method} gave {came} where bench needs {kind} of shape {list(like.shape)} ({axes}). Give one for each "
-        "token; bench averages them",
+    raise RefusedError(
+        "algorithms.rule_gives_no_tokens",
+        rule=rule.type,
+        path=inspect.getfile(type(rule)),
+        method=method,
+        came=came,
+        kind=kind,
+        shape=list(like.shape),
+        axes=axes,
     )
-
-
-def _fault(rule: Rule, fault: str) -> RefusedError:
-    return RefusedError("algorithms.in_rule", rule=rule.type, path=inspect.getfile(type(rule)), fault=fault)
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from algorithms.rules import Rule, Sign
+from harness.errors import InvalidError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,14 +40,11 @@ class Cispo(Rule):
     differentiates_ratio: ClassVar[bool] = False
     acts_without_advantage: ClassVar[bool] = False
 
-    def contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[InvalidError]:
         if self.weight_max is not None and self.weight_max <= self.weight_min:
-            yield (
-                f"weight_max={self.weight_max:g} is not above weight_min={self.weight_min:g}: every token would get "
-                "the same weight; raise weight_max or lower weight_min"
-            )
+            yield InvalidError("algorithms.weights_all_equal", high=self.weight_max, low=self.weight_min)
         if self.mask == "unified" and self.weight_max is None and self.weight_min == 0:
-            yield "mask=unified without bounds masks nothing: set weight_max or weight_min, or mask to none"
+            yield InvalidError("algorithms.mask_without_bounds")
 
     def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
         # A weight without gradient: log pi is the only way for the gradient.

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from harness import plugins
+from harness.errors import InvalidError
 
 
 class Settings(BaseModel):
@@ -29,14 +30,16 @@ class Settings(BaseModel):
         """Return fields that nothing reads at this point, besides those with markers; they are no knobs then."""
         return []
 
-    def contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[str | InvalidError]:
         """Yield what is wrong with fields that are valid one by one: their values, the rule and the remedy."""
         yield from ()
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
         if problems := [*_without_effect(self), *self.contradictions()]:
-            raise ValueError("\n".join(problems))
+            refusal = InvalidError("\n".join(map(str, problems)))
+            refusal.causes = tuple(one for one in problems if isinstance(one, InvalidError))
+            raise refusal
         return self
 
 
@@ -82,7 +85,7 @@ class OneOf:
         if not isinstance(given, dict):
             return given
         if "type" not in given:
-            raise ValueError(f"a {self.kind.noun} without its type: give `type` beside its knobs")
+            raise InvalidError("settings.kind_without_type", noun=self.kind.noun)
         return self.kind.find(str(given["type"])).model_validate(given)
 
 
@@ -217,7 +220,7 @@ def defaults(group: Settings) -> dict[str, object]:
     return {one.knob: one.default for one in settings_of(group)}
 
 
-def _without_effect(group: Settings) -> Iterator[str]:
+def _without_effect(group: Settings) -> Iterator[InvalidError]:
     """Yield, for each field that is set but does not exist at this point, what it would need."""
     if not _is_conditional(type(group)):
         return
@@ -234,9 +237,13 @@ def _without_effect(group: Settings) -> Iterator[str]:
         else:
             changed = [Setting(field.name, value, field.info.default, None)] if value != field.info.default else []
         for one in changed:
-            yield (
-                f"{one.knob}={one.value} has no effect while {only_with.selector}={chosen}: leave it out, or set "
-                f"{only_with.selector} to {' or '.join(map(str, only_with.values))}"
+            yield InvalidError(
+                "settings.no_effect",
+                knob=one.knob,
+                value=one.value,
+                selector=only_with.selector,
+                chosen=chosen,
+                instead=" or ".join(map(str, only_with.values)),
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -21,7 +22,6 @@ from algorithms import (
 from algorithms.objective import Aggregation
 
 GRPO = with_overrides(preset("grpo", Objective), {"kl.where": "none"})
-AGGREGATIONS: tuple[Aggregation, ...] = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_length")
 EVERY_AGGREGATION: tuple[Aggregation, ...] = get_args(Aggregation)
 RULES: tuple[dict[str, object], ...] = (
     {"rule.type": "policy_gradient"},
@@ -83,6 +83,14 @@ def objectives(*aggregations: Aggregation) -> list[Objective]:
     return [with_overrides(GRPO, term | {"aggregation": aggregation}) for aggregation in aggregations for term in TERMS]
 
 
+def every_term() -> list[Objective]:
+    """Every term once, under one aggregation after the other."""
+    return [
+        with_overrides(GRPO, term | {"aggregation": aggregation})
+        for term, aggregation in zip(TERMS, itertools.cycle(EVERY_AGGREGATION), strict=False)
+    ]
+
+
 def identify(objective: Objective) -> str:
     return ",".join(str(value) for value in active_knobs(objective).values())
 
@@ -132,11 +140,6 @@ def take(batch: TokenBatch, rows: Tensor, micro_batches: int = 1) -> TokenBatch:
     part: dict[str, Any] = {name: value[rows] if isinstance(value, Tensor) else value for name, value in whole.items()}
     tokens, groups = max(1, int(batch.mask.sum())), len(torch.unique(batch.groups))
     return replace(TokenBatch(**part), step=StepSize(len(batch.logp), tokens, groups, micro_batches))
-
-
-def reordered(batch: TokenBatch, order: Tensor) -> TokenBatch:
-    """The same whole step with its rows in another order."""
-    return replace(take(batch, order), group_tokens=None, step=None)
 
 
 def gradients(value: Tensor, batch: TokenBatch) -> list[Tensor]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from algorithms import Objective, advantages, preset
 from algorithms.objective import GROUP_BASELINES, Baseline, Scale
+from tests.refusals import refuses
 
-BASELINES: tuple[Baseline, ...] = ("none", "batch_mean", *GROUP_BASELINES)
+BASELINES: tuple[Baseline, ...] = ("none", "batch_mean", "random_peer", *GROUP_BASELINES)
 SCALES: tuple[Scale, ...] = ("none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac")
 NAN = math.nan
 
@@ -22,6 +23,7 @@ def sensible(baseline: Baseline, scale: Scale) -> bool:
     return not (
         (scale == "group_std" and baseline not in GROUP_BASELINES)
         or (scale in ("batch_std", "mini_batch_std") and baseline == "none")
+        or (scale != "none" and baseline == "random_peer")
     )
 
 
@@ -31,6 +33,7 @@ POINTS = [
     if sensible(baseline, scale)
     for ddof in ((1,) if scale in ("none", "nonzero_frac") else (0, 1))
 ]
+WITHOUT_PEERS = [point for point in POINTS if point.baseline != "random_peer"]
 WITH_GROUP_BASELINE = [point for point in POINTS if point.baseline in GROUP_BASELINES]
 
 
@@ -38,27 +41,26 @@ def name(point: Objective) -> str:
     return f"{point.baseline}-{point.scale}-{point.scale_ddof}"
 
 
-any_point = st.sampled_from(POINTS)
-rows = st.lists(
-    st.tuples(
-        st.sampled_from([0.0, 1.0, 0.1, -0.7, 0.3, NAN]),  # reward
-        st.sampled_from([3, 7, 9, 1000]),  # group
-        st.integers(0, 4),  # length
-    ),
-    min_size=1,
-    max_size=12,
-)
-Rows = list[tuple[float, int, int]]
-
-
 def objective(**knobs: Any) -> Objective:
     return Objective.model_validate({"aggregation": "token_mean", **knobs})
 
 
-def tensors(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-    rewards, groups, lengths = zip(*rows, strict=True)
-    mask = torch.arange(4) < torch.tensor(lengths)[:, None]
-    return torch.tensor(rewards, dtype=torch.float64), torch.tensor(groups), mask
+def tensor(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+Row = tuple[float, int, int, list[bool], list[float]]
+rows = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 1.0, 0.1, -0.7, 0.3, NAN]),  # reward
+        st.sampled_from([3, 8, 1000]),  # group
+        st.integers(0, 7),  # peer, counted within the group
+        st.lists(st.booleans(), min_size=3, max_size=3),  # mask
+        st.lists(st.sampled_from([0.0, 0.5, -0.25, 1.0]), min_size=3, max_size=3),  # rewards of tokens
+    ),
+    min_size=1,
+    max_size=8,
+)
 
 
 def mean(values: list[float]) -> float:
@@ -69,226 +71,105 @@ def variance(values: list[float], ddof: int) -> float:
     return sum((value - mean(values)) ** 2 for value in values) / max(1, len(values) - ddof)
 
 
-def slow_advantages(point: Objective, rows: Rows) -> list[float]:
-    """Row by row, over plain lists, straight from the definitions."""
-    reward = {i: row[0] for i, row in enumerate(rows) if not math.isnan(row[0])}
-    peers = {i: [j for j in reward if rows[j][1] == rows[i][1]] for i in reward}
+def slow_advantages(point: Objective, rows: list[Row], peers: list[int], mini_batches: list[int]) -> Tensor:
+    """Row by row and token by token, over plain lists, straight from the definitions."""
+    scored = [i for i, row in enumerate(rows) if not math.isnan(row[0])]
+    places = [[t for t in range(3) if mask[t]] for *_, mask, _ in rows]
+    reward = {i: rows[i][0] + sum(rows[i][4][t] for t in places[i]) for i in scored}
+    members = {i: [j for j in scored if rows[j][1] == rows[i][1]] for i in scored}
 
-    def baseline(i: int) -> float:
-        others = [reward[j] for j in peers[i] if j != i]
-        by_token = [reward[j] for j in peers[i] for _ in range(rows[j][2])]
-        return {
-            "none": 0.0,
-            "batch_mean": mean(list(reward.values())),
-            "group_mean": mean([reward[j] for j in peers[i]]),
-            "leave_one_out": mean(others) if others else reward[i],
-            "length_weighted": mean(by_token) if by_token else reward[i],
-        }[point.baseline]
+    def deviation(i: int) -> float:
+        others = [reward[j] for j in members[i] if j != i]
+        by_token = [reward[j] for j in members[i] for _ in places[j]]
+        if point.baseline == "random_peer":
+            other = reward.get(peers[i], reward[i])
+            return float(reward[i] > other) - float(reward[i] < other)
+        return (
+            reward[i]
+            - {
+                "none": 0.0,
+                "batch_mean": mean(list(reward.values())),
+                "group_mean": mean([reward[j] for j in members[i]]),
+                "leave_one_out": mean(others) if others else reward[i],
+                "length_weighted": mean(by_token) if by_token else reward[i],
+            }[point.baseline]
+        )
 
-    centred = {i: reward[i] - baseline(i) for i in reward}
-    tokens = [centred[i] for i in reward for _ in range(rows[i][2])]
+    centred = {i: deviation(i) for i in scored}
+    values = {(i, t): centred[i] for i in scored for t in places[i]}
+    if point.baseline == "none":  # the rewards still to come
+        values = {(i, t): rows[i][0] + sum(rows[i][4][k] for k in places[i] if k >= t) for i, t in values}
+    tokens, ddof, eps = list(values.values()), point.scale_ddof, point.scale_eps
 
-    def scaled(i: int) -> float:
-        ddof, eps = point.scale_ddof, point.scale_eps
-        if point.scale == "whiten_tokens":
-            return (centred[i] - mean(tokens)) / math.sqrt(variance(tokens, ddof) + eps)
-        if point.scale == "none":
-            return centred[i]
-        if point.scale == "nonzero_frac":
-            return centred[i] * len(reward) / max(1, sum(r != 0 for r in reward.values()))
-        spread = {
-            "group_std": [reward[j] for j in peers[i]],
-            "batch_std": list(reward.values()),
-            "mini_batch_std": [centred[j] for j in reward if rows[j][1] % 2 == rows[i][1] % 2],
-        }[point.scale]
-        return centred[i] / (math.sqrt(variance(spread, ddof)) + eps)
+    def scaled(i: int, value: float) -> float:
+        match point.scale:
+            case "whiten_tokens":
+                return (value - mean(tokens)) / math.sqrt(variance(tokens, ddof) + eps)
+            case "none":
+                return value
+            case "nonzero_frac":
+                return value * len(reward) / max(1, sum(r != 0 for r in reward.values()))
+            case "group_std":
+                spread = [reward[j] for j in members[i]]
+            case "batch_std":
+                spread = list(reward.values())
+            case "mini_batch_std":
+                spread = [centred[j] for j in scored if mini_batches[j] == mini_batches[i]]
+        return value / (math.sqrt(variance(spread, ddof)) + eps)
 
-    return [scaled(i) if i in reward else 0.0 for i in range(len(rows))]
-
-
-@settings(max_examples=400, deadline=None)
-@given(point=any_point, rows=rows)
-def test_agrees_with_the_definitions(point: Objective, rows: Rows) -> None:
-    rewards, groups, mask = tensors(rows)
-    expected = torch.tensor(slow_advantages(point, rows), dtype=torch.float64)[:, None] * mask
-    result = advantages(point, rewards, groups, mask, mini_batches=groups % 2)
-    torch.testing.assert_close(result, expected, rtol=1e-8, atol=1e-8)
-
-
-@settings(max_examples=100, deadline=None)
-@given(point=any_point, rows=rows, data=st.data())
-def test_rows_may_come_in_any_order(point: Objective, rows: Rows, data: st.DataObject) -> None:
-    order = torch.tensor(data.draw(st.permutations(range(len(rows)))))
-    rewards, groups, mask = tensors(rows)
-    shuffled = advantages(point, rewards[order], groups[order], mask[order])
-    torch.testing.assert_close(shuffled, advantages(point, rewards, groups, mask)[order], rtol=1e-8, atol=1e-8)
+    found = torch.zeros(len(rows), 3, dtype=torch.float64)
+    for (i, t), value in values.items():
+        found[i, t] = scaled(i, value)
+    kept = {"both": (-math.inf, math.inf), "positive": (0, math.inf), "negative": (-math.inf, 0)}[point.advantage_sign]
+    return found.clamp(*kept)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
-    point=st.sampled_from([p for p in WITH_GROUP_BASELINE if p.scale != "nonzero_frac"]),
+    point=st.sampled_from(POINTS),
+    sign=st.sampled_from(["both", "both", "positive", "negative"]),
     rows=rows,
-    shift=st.floats(-5, 5),
+    has_token_rewards=st.booleans(),
+    in_mini_batches=st.booleans(),
 )
-def test_group_baselines_ignore_a_shift_of_rewards(point: Objective, rows: Rows, shift: float) -> None:
-    rewards, groups, mask = tensors(rows)
-    shifted = advantages(point, rewards + shift, groups, mask)
-    torch.testing.assert_close(shifted, advantages(point, rewards, groups, mask), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_rewards_may_be_scaled_only_under_a_std(scale: Scale) -> None:
-    """With a std only eps distinguishes R and 3 R."""
-    rewards, groups, mask = tensors([(1, 0, 2), (0, 0, 4), (0, 0, 1), (1, 1, 3), (0, 1, 2)])
-    point = preset("dr_grpo", Objective, scale=scale)
-    once, thrice = advantages(point, rewards, groups, mask), advantages(point, 3 * rewards, groups, mask)
-    has_std = scale not in ("none", "nonzero_frac")
-    torch.testing.assert_close(thrice, once if has_std else 3 * once, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("scale", ["group_std", "batch_std", "mini_batch_std", "whiten_tokens"])
-@settings(max_examples=25, deadline=None)
-@given(rows=rows, factor=st.floats(0.1, 10))
-def test_a_std_takes_any_factor_out_of_the_rewards(scale: str, rows: Rows, factor: float) -> None:
-    rewards, groups, mask = tensors(rows)
-    point = objective(baseline="leave_one_out", scale=scale, scale_eps=1e-14)
-    scaled = advantages(point, factor * rewards, groups, mask)
-    torch.testing.assert_close(scaled, advantages(point, rewards, groups, mask), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("scale", ["none", "group_std"])
-@pytest.mark.parametrize("baseline", GROUP_BASELINES)
-@settings(max_examples=15, deadline=None)
-@given(rows=rows)
-def test_groups_do_not_depend_on_each_other(baseline: str, scale: str, rows: Rows) -> None:
-    rewards, groups, mask = tensors(rows)
-    point = objective(baseline=baseline, scale=scale)
-    together = advantages(point, rewards, groups, mask)
-    for group in set(groups.tolist()):
-        alone = groups == group
-        torch.testing.assert_close(advantages(point, rewards[alone], groups[alone], mask[alone]), together[alone])
-
-
-@settings(max_examples=25, deadline=None)
-@given(rows=rows, with_token_rewards=st.booleans())
-def test_whitened_tokens_have_mean_0_and_variance_1(rows: Rows, with_token_rewards: bool) -> None:
-    rewards, groups, mask = tensors(rows)
-    token_rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(len(rows)), dtype=torch.float64)
-    point = objective(baseline="none", scale="whiten_tokens", scale_eps=1e-14)
-    result = advantages(point, rewards, groups, mask, token_rewards=token_rewards if with_token_rewards else None)
-    tokens = result[mask & ~rewards.isnan()[:, None]]
-    if len(set(tokens.tolist())) > 1:
-        assert tokens.mean().item() == pytest.approx(0, abs=1e-9)
-        assert tokens.var().item() == pytest.approx(1, abs=1e-6)
-    else:
-        assert (tokens == 0).all()
-
-
-@pytest.mark.parametrize("baseline", ["batch_mean", *GROUP_BASELINES])
-@pytest.mark.parametrize("scale", ["none", "batch_std", "nonzero_frac"])
-def test_token_rewards_are_part_of_the_completions_reward(baseline: str, scale: str) -> None:
-    rewards, groups, mask = tensors([(1, 0, 2), (0, 0, 4), (NAN, 0, 1), (1, 1, 3), (0, 1, 0)])
-    token_rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    point = objective(baseline=baseline, scale=scale)
-    result = advantages(point, rewards, groups, mask, token_rewards=token_rewards)
-    totals = rewards + (token_rewards * mask).sum(1)
-    torch.testing.assert_close(result, advantages(point, totals, groups, mask))
-    assert not torch.allclose(result, advantages(point, rewards, groups, mask))
-
-
-BRPO = objective(baseline="random_peer")
-
-
-def test_a_random_peer_is_only_beaten_or_not() -> None:
-    rewards, groups, mask = tensors(
-        [(0.3, 0, 2), (0.1, 0, 1), (0.3, 0, 1), (0.9, 0, 2), (NAN, 1, 1), (0.5, 1, 2), (0.2, 2, 1), (NAN, 2, 1)]
-    )
-    peers = torch.tensor([0, 0, 0, 0, 4, 4, 6, 6])
-    result = advantages(BRPO, rewards, groups, mask, peers=peers)
-    assert result[:, 0].tolist() == [0, -1, 0, 1, 0, 0, 0, 0]
-    assert result[0].tolist() == [0, 0, 0, 0]
-    assert result[3].tolist() == [1, 1, 0, 0]
-
-
-def test_a_random_peer_is_compared_by_all_that_it_got() -> None:
-    rewards, groups = torch.tensor([0.0, 0.0]), torch.tensor([0, 0])
-    peers, mask = torch.tensor([1, 1]), torch.ones(2, 2)
-    token_rewards = torch.tensor([[0.1, 0.1], [0.3, 0.0]])
-    result = advantages(BRPO, rewards, groups, mask, token_rewards=token_rewards, peers=peers)
-    assert result.tolist() == [[-1, -1], [0, 0]]
-
-
-@settings(max_examples=25, deadline=None)
-@given(rows=rows, data=st.data(), shift=st.integers(-4, 4))
-def test_random_peers_ignore_a_shift_and_the_order(rows: Rows, data: st.DataObject, shift: int) -> None:
-    rewards, groups, mask = tensors(rows)
-    rewards = (8 * rewards).round()  # sums of small integers are exact
+def test_agrees_with_the_definitions(
+    point: Objective, sign: str, rows: list[Row], has_token_rewards: bool, in_mini_batches: bool
+) -> None:
+    """Hence also: rows in any order, groups that do not see each other, and unscored rows as if they were absent."""
+    point = point.model_copy(update={"advantage_sign": sign})
+    if not has_token_rewards:
+        rows = [(*row[:4], [0.0] * 3) for row in rows]
     members = [[j for j, other in enumerate(rows) if other[1] == row[1]] for row in rows]
-    peers = torch.tensor([data.draw(st.sampled_from(group)) for group in members])
-    order = torch.tensor(data.draw(st.permutations(range(len(rows)))))
-    result = advantages(BRPO, rewards, groups, mask, peers=peers)
-    moved = advantages(BRPO, (rewards + shift)[order], groups[order], mask[order], peers=order.argsort()[peers[order]])
-    assert torch.equal(moved, result[order])
-    expected = torch.sign(rewards - rewards[peers]).nan_to_num(0)
-    assert torch.equal(result, expected[:, None] * mask)
+    peers = [group[row[2] % len(group)] for row, group in zip(rows, members, strict=True)]
+    mini_batches = [row[1] % 2 if in_mini_batches else 0 for row in rows]
+    rewards, groups, _, mask, token_rewards = zip(*rows, strict=True)
+    found = advantages(
+        point,
+        tensor(rewards),
+        torch.tensor(groups),
+        torch.tensor(mask),
+        token_rewards=tensor(token_rewards) if has_token_rewards else None,
+        peers=torch.tensor(peers),
+        mini_batches=torch.tensor(mini_batches) if in_mini_batches else None,
+    )
+    expected = slow_advantages(point, rows, peers, mini_batches)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("peers", "complaint"),
-    [
-        (None, "baseline=random_peer without peers: give"),
-        ([0], r"peers has shape \[1\]; it must be that of rewards, \[3\]"),
-        ([0, 0, 1], r"peers of rows \[2\] are not rows of their groups; number rows from 0 to 2"),
-        ([0, -1, 3], r"peers of rows \[1, 2\] are not"),
-    ],
-)
-def test_peers_must_be_of_the_group(peers: list[int] | None, complaint: str) -> None:
-    rewards, groups, mask = torch.zeros(3), torch.tensor([5, 5, 6]), torch.ones(3, 1)
-    with pytest.raises(ValueError, match=complaint):
-        advantages(BRPO, rewards, groups, mask, peers=None if peers is None else torch.tensor(peers))
-
-
-def test_mini_batches_are_one_unless_told() -> None:
-    rewards = torch.tensor([1.0, 0.0, 3.0, 0.0], dtype=torch.float64)
-    groups, mask = torch.tensor([0, 0, 1, 1]), torch.ones(4, 1)
-    point = objective(baseline="group_mean", scale="mini_batch_std", scale_ddof=0)
-    centred = torch.tensor([[0.5], [-0.5], [1.5], [-1.5]], dtype=torch.float64)
-    together = advantages(point, rewards, groups, mask)
-    torch.testing.assert_close(together, centred / (math.sqrt(1.25) + 1e-6))
-    split = advantages(point, rewards, groups, mask, mini_batches=torch.tensor([7, 7, 2, 2]))
-    torch.testing.assert_close(split, centred / torch.tensor([[0.5], [0.5], [1.5], [1.5]]).add(1e-6))
-
-
-def test_the_share_of_nonzero_rewards_raises_advantages() -> None:
-    """GPG: one of four scored rewards is not 0."""
-    rewards, groups, mask = torch.tensor([1.0, 0.0, 0.0, 0.0, NAN]), torch.tensor([0, 0, 1, 1, 1]), torch.ones(5, 1)
-    point = objective(baseline="group_mean", scale="nonzero_frac")
-    assert advantages(point, rewards, groups, mask).flatten().tolist() == [2, -2, 0, 0, 0]
-    assert (advantages(point, 0 * rewards, groups, mask) == 0).all()
-
-
-@settings(max_examples=100, deadline=None)
-@given(point=any_point, rows=rows)
-def test_one_sign_of_advantages_leaves_zeros_for_the_other(point: Objective, rows: Rows) -> None:
-    rewards, groups, mask = tensors(rows)
-    both = advantages(point, rewards, groups, mask)
-    for sign, kept in (("positive", both > 0), ("negative", both < 0)):
-        signed = point.model_copy(update={"advantage_sign": sign})
-        assert torch.equal(advantages(signed, rewards, groups, mask), torch.where(kept, both, 0))
-
-
-wild = st.floats(-1e6, 1e6)
-
-
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    point=any_point,
-    rows=st.lists(st.tuples(wild | st.just(NAN) | st.just(0.1), st.integers(0, 2), st.integers(0, 4)), max_size=8),
+    point=st.sampled_from(WITHOUT_PEERS),
+    rows=st.lists(
+        st.tuples(st.floats(-1e6, 1e6) | st.just(NAN) | st.just(0.1), st.integers(0, 2), st.integers(0, 4)), max_size=8
+    ),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     with_token_rewards=st.booleans(),
 )
-def test_no_nan_comes_out(point: Objective, rows: Rows, dtype: torch.dtype, with_token_rewards: bool) -> None:
-    rewards, groups, mask = tensors(rows) if rows else (torch.zeros(0), torch.zeros(0).long(), torch.zeros(0, 4) > 0)
+def test_no_nan_comes_out(
+    point: Objective, rows: list[tuple[float, int, int]], dtype: torch.dtype, with_token_rewards: bool
+) -> None:
+    rewards, groups, lengths = (torch.tensor([row[column] for row in rows]) for column in range(3))
+    mask = torch.arange(4) < lengths[:, None]
     token_rewards = torch.where(mask, 1e6 * torch.ones(mask.shape), NAN) if with_token_rewards else None
     result = advantages(point, rewards.to(dtype), groups, mask, token_rewards=token_rewards)
     assert result.shape == mask.shape
@@ -297,108 +178,70 @@ def test_no_nan_comes_out(point: Objective, rows: Rows, dtype: torch.dtype, with
     assert (result[~mask] == 0).all()
 
 
-@settings(max_examples=20, deadline=None)
-@given(rows=rows)
-def test_dr_grpo_and_rloo_differ_by_the_group_size(rows: Rows) -> None:
-    """A_RLOO = A_DrGRPO n / (n - 1), with n the scored completions of the group."""
-    rewards, groups, mask = tensors(rows)
-    n = torch.tensor([sum(g == group and not math.isnan(r) for r, g, _ in rows) for _, group, _ in rows])
-    factor = (n / (n - 1).clamp(min=1)).double()[:, None]
-    dr_grpo = advantages(preset("dr_grpo", Objective), rewards, groups, mask)
-    torch.testing.assert_close(advantages(preset("rloo", Objective), rewards, groups, mask), dr_grpo * factor)
-
-
-def test_equal_groups_and_single_completions_get_exactly_zero() -> None:
+def test_equal_rewards_get_exactly_zero() -> None:
     # Three times 0.1, divided by 3, is not 0.1 in floats.
-    rewards = torch.tensor([0.1, NAN, 0.1, 0.1, 0.9, 1.0, 0.0], dtype=torch.float64)
-    groups = torch.tensor([4, 4, 4, 4, 2, 0, 0])
+    rewards, groups = tensor([0.1, NAN, 0.1, 0.1, 0.9, 1.0, 0.0]), torch.tensor([4, 4, 4, 4, 2, 0, 0])
     for point in WITH_GROUP_BASELINE:
         result = advantages(point, rewards, groups, torch.ones(7, 2))
         assert (result[:5] == 0).all() or point.scale == "whiten_tokens", name(point)
         assert (result[5] > 0).all() and (result[6] < 0).all(), name(point)
-
-
-def test_a_batch_of_equal_rewards_has_no_preference() -> None:
-    rewards = torch.full((4,), 0.1, dtype=torch.float64)
-    for point in POINTS:
-        result = advantages(point, rewards, torch.tensor([0, 0, 0, 1]), torch.ones(4, 3))
+    for point in WITHOUT_PEERS:
+        result = advantages(point, tensor([0.1] * 4), torch.tensor([0, 0, 0, 1]), torch.ones(4, 3))
         uncentred = point.baseline == "none" and point.scale != "whiten_tokens"
         assert (result == (0.1 if uncentred else 0)).all(), name(point)
 
 
-def test_what_could_not_be_scored_leaves_the_others_as_if_absent() -> None:
-    rewards, groups, mask = tensors([(1, 0, 2), (NAN, 0, 4), (0, 0, 1), (0, 1, 3), (NAN, 2, 1)])
-    kept = torch.tensor([0, 2, 3])
-    for point in POINTS:
-        result = advantages(point, rewards, groups, mask)
-        assert (result[[1, 4]] == 0).all(), name(point)
-        expected = advantages(point, rewards[kept], groups[kept], mask[kept])
-        torch.testing.assert_close(result[kept], expected, msg=name(point))
+def test_rewards_may_be_integers() -> None:
+    found = advantages(preset("dr_grpo", Objective), torch.tensor([1, 0]), torch.tensor([0, 0]), torch.ones(2, 1))
+    assert found.tolist() == [[0.5], [-0.5]]
 
 
-def test_a_fully_masked_completion_counts_in_the_group() -> None:
-    rewards, groups, mask = tensors([(1, 0, 2), (0, 0, 0), (0, 0, 1)])
-    result = advantages(preset("dr_grpo", Objective), rewards, groups, mask)
-    torch.testing.assert_close(result[:, 0], torch.tensor([2 / 3, 0, -1 / 3], dtype=torch.float64))
-
-
-def test_lite_ppo_divides_by_the_std_of_raw_rewards() -> None:
-    """Groups with means 0 and 1: centred rewards have std 0, raw rewards do not."""
-    rewards = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.5, 0.3])
-    groups = torch.tensor([0, 0, 1, 1, 2, 2])
-    result = advantages(preset("lite_ppo", Objective), rewards, groups, torch.ones(6, 1))
-    assert result[4].item() == pytest.approx(0.1 / (rewards.std().item() + 1e-6), rel=1e-5)
-
-
-def test_dtypes() -> None:
-    groups, mask = torch.tensor([0, 0]), torch.ones(2, 1)
-    for dtype in (torch.float32, torch.float64):
-        assert advantages(preset("grpo", Objective), torch.tensor([1, 0], dtype=dtype), groups, mask).dtype == dtype
-    assert advantages(preset("dr_grpo", Objective), torch.tensor([1, 0]), groups, mask).tolist() == [[0.5], [-0.5]]
-
-
-def test_mini_batches_must_fit() -> None:
-    point = objective(baseline="group_mean", scale="mini_batch_std")
-    with pytest.raises(ValueError, match=r"mini_batches has shape \[1\]; it must be that of rewards, \[2\]"):
-        advantages(point, torch.zeros(2), torch.tensor([0, 0]), torch.ones(2, 1), mini_batches=torch.tensor([0]))
+BRPO = objective(baseline="random_peer")
+IN_MINI_BATCHES = objective(baseline="group_mean", scale="mini_batch_std")
+STEPS = objective(baseline="group_mean", credit="steps")
+THREE = {"rewards": [0.0] * 3, "groups": [5, 5, 6], "mask": [[1]] * 3}
+TWO_TOKENS = {"rewards": [1.0], "groups": [0], "mask": [[1, 1]]}
 
 
 @pytest.mark.parametrize(
-    ("rewards", "groups", "mask", "complaint"),
+    ("point", "change", "code", "fields"),
     [
-        ([[1.0]], [0], [[1]], r"rewards has shape \[1, 1\]; it must be \[B\]"),
-        ([1.0, 0.0], [0], [[1], [1]], r"groups has shape \[1\]; it must be that of rewards, \[2\]"),
-        ([1.0, 0.0], [0, 0], [[1]], r"mask has shape \[1, 1\]; it must be \[2, T\]"),
-        ([1.0, 0.0], [0, 0], [1, 1], r"mask has shape \[2\]"),
-        ([1.0, math.inf], [0, 0], [[1], [1]], r"infinite rewards in rows \[1\]"),
+        (BRPO, {"rewards": [[0.0]]}, "shape", {"name": "rewards", "shape": [1, 1]}),
+        (BRPO, {"groups": [0]}, "shape", {"name": "groups", "shape": [1]}),
+        (BRPO, {"mask": [[1]]}, "shape", {"name": "mask", "shape": [1, 1]}),
+        (BRPO, {"mask": [1, 1, 1]}, "shape", {"name": "mask", "shape": [3]}),
+        (BRPO, {"rewards": [0.0, 0.0, math.inf]}, "rewards_infinite", {"rows": [2]}),
+        (BRPO, {}, "peers_missing", {}),
+        (BRPO, {"peers": [0]}, "shape", {"name": "peers", "shape": [1]}),
+        (BRPO, {"peers": [0, 0, 1]}, "peers_of_other_groups", {"rows": [2], "last": 2}),
+        (BRPO, {"peers": [0, -1, 3]}, "peers_of_other_groups", {"rows": [1, 2]}),
+        (IN_MINI_BATCHES, {"mini_batches": [0]}, "shape", {"name": "mini_batches", "shape": [1]}),
+        (STEPS, TWO_TOKENS | {"token_rewards": [0.0, 0.0]}, "shape", {"name": "token_rewards", "shape": [2]}),
+        (STEPS, TWO_TOKENS | {"token_rewards": [[0.0, -math.inf]]}, "token_rewards_infinite", {"rows": [0]}),
+        (BRPO, TWO_TOKENS | {"token_rewards": [[NAN, 0.0]]}, "token_rewards_nan", {"rows": [0]}),
     ],
 )
-def test_what_does_not_fit_is_refused(rewards: object, groups: object, mask: object, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        advantages(
-            preset("grpo", Objective), *(torch.tensor(cast(list[float], values)) for values in (rewards, groups, mask))
-        )
+def test_what_does_not_fit_is_refused(
+    point: Objective, change: dict[str, Any], code: str, fields: dict[str, object]
+) -> None:
+    with refuses(ValueError, f"algorithms.{code}", **fields):
+        advantages(point, **{name: torch.tensor(values) for name, values in (THREE | change).items()})
 
 
-# Credit: steps, and rewards of tokens
+def test_a_token_without_a_number_does_not_matter_where_nothing_counts() -> None:
+    rewards, groups, mask = tensor([1, NAN, 0]), torch.tensor([0, 0, 0]), tensor([[1, 1], [1, 1], [1, 0]])
+    token_rewards = tensor([[0, 0], [0, NAN], [0, NAN]])  # not scored, and not in the mask
+    assert advantages(preset("dr_grpo", Objective), rewards, groups, mask, token_rewards=token_rewards).isfinite().all()
 
 
-def tensor(values: object) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+# Credit: steps
 
-
-def by_steps(scale: str = "group_std", ddof: int = 1) -> Objective:
-    knobs = {"baseline": "group_mean", "scale": scale, "aggregation": "token_mean", "credit": "steps"}
-    return Objective.model_validate(knobs | ({"scale_ddof": ddof, "scale_eps": 1e-6} if scale != "none" else {}))
-
-
-step_reward = st.sampled_from([NAN, NAN, 0.0, 0.0, 1.0, 0.1])
 StepRow = tuple[float, int, list[float], list[bool]]
 rows_of_steps = st.lists(
     st.tuples(
         st.sampled_from([0.0, 1.0, 0.1, NAN]),  # reward
         st.sampled_from([3, 7]),  # group
-        st.lists(step_reward, min_size=5, max_size=5),
+        st.lists(st.sampled_from([NAN, NAN, 0.0, 0.0, 1.0, 0.1]), min_size=5, max_size=5),
         st.lists(st.booleans(), min_size=5, max_size=5),  # mask
     ),
     min_size=1,
@@ -406,9 +249,10 @@ rows_of_steps = st.lists(
 )
 
 
-def step_tensors(rows: list[StepRow]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    rewards, groups, steps, mask = zip(*rows, strict=True)
-    return tensor(rewards), torch.tensor(groups), torch.tensor(mask), tensor(steps)
+def by_steps(scale: str = "group_std", ddof: int = 1) -> Objective:
+    return objective(
+        baseline="group_mean", credit="steps", scale=scale, **({"scale_ddof": ddof} if scale != "none" else {})
+    )
 
 
 def slow_step_advantages(rows: list[StepRow], scale: str, ddof: int) -> Tensor:
@@ -423,91 +267,24 @@ def slow_step_advantages(rows: list[StepRow], scale: str, ddof: int) -> Tensor:
     result = []
     for (_, group, _, mask), ends in zip(rows, steps, strict=True):
         pool = [x for row, other in zip(rows, steps, strict=True) if row[1] == group for x in other.values()]
-        mean = sum(pool) / max(1, len(pool))
-        variance = sum((x - mean) ** 2 for x in pool) / max(1, len(pool) - ddof)
-        divisor = math.sqrt(variance) + 1e-6 if scale == "group_std" else 1.0
+        divisor = math.sqrt(variance(pool, ddof)) + 1e-6 if scale == "group_std" else 1.0
         result.append(
-            [sum((x - mean) / divisor for end, x in ends.items() if end >= t) if mask[t] else 0 for t in range(5)]
+            [sum((x - mean(pool)) / divisor for end, x in ends.items() if end >= t) if mask[t] else 0 for t in range(5)]
         )
     return tensor(result)
 
 
-@pytest.mark.parametrize(("scale", "ddof"), [("group_std", 0), ("group_std", 1), ("none", 1)])
-@settings(max_examples=60, deadline=None)
-@given(rows=rows_of_steps)
+@settings(max_examples=100, deadline=None)
+@given(scale=st.sampled_from(["none", "group_std"]), ddof=st.sampled_from([0, 1]), rows=rows_of_steps)
 def test_steps_agree_with_their_definition(scale: str, ddof: int, rows: list[StepRow]) -> None:
-    rewards, groups, mask, token_rewards = step_tensors(rows)
-    result = advantages(by_steps(scale, ddof), rewards, groups, mask, token_rewards=token_rewards)
-    torch.testing.assert_close(result, slow_step_advantages(rows, scale, ddof), rtol=1e-8, atol=1e-8)
-
-
-def test_the_steps_of_two_completions_by_hand() -> None:
-    """Steps 1, 0, 1 + 1 and 0, 0: mean 0.6, sum of squares 3.2."""
-    token_rewards = tensor([[1.0, NAN, 0.0, 1.0], [NAN, 0.0, NAN, NAN]])
-    mask = tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-    std = math.sqrt(3.2 / 4) + 1e-6
-    result = advantages(by_steps(), tensor([1, 0]), torch.tensor([0, 0]), mask, token_rewards=token_rewards)
-    expected = tensor([[0.4 - 0.6 + 1.4, -0.6 + 1.4, -0.6 + 1.4, 1.4], [-1.2, -1.2, -0.6, 0]])
-    torch.testing.assert_close(result, expected / std)
-
-
-@pytest.mark.parametrize("scale", ["none", "group_std"])
-def test_a_completion_that_is_one_step_has_its_outcome_advantage(scale: str) -> None:
-    rewards, groups = tensor([1, 0, 0, 1, 0.5]), torch.tensor([0, 0, 0, 1, 1])
-    mask = torch.arange(4) < torch.tensor([3, 4, 1, 2, 2])[:, None]
-    outcome = Objective.model_validate(by_steps(scale).model_dump() | {"credit": "completion"})
-    expected = advantages(outcome, rewards, groups, mask)
-    torch.testing.assert_close(advantages(by_steps(scale), rewards, groups, mask), expected)
-    nowhere = torch.full((5, 4), NAN)
-    torch.testing.assert_close(advantages(by_steps(scale), rewards, groups, mask, token_rewards=nowhere), expected)
+    rewards, groups, steps, mask = zip(*rows, strict=True)
+    token_rewards = None if tensor(steps).isnan().all() else tensor(steps)
+    found = advantages(
+        by_steps(scale, ddof), tensor(rewards), torch.tensor(groups), torch.tensor(mask), token_rewards=token_rewards
+    )
+    torch.testing.assert_close(found, slow_step_advantages(rows, scale, ddof), rtol=1e-8, atol=1e-8)
 
 
 def test_steps_of_equal_reward_get_exactly_zero() -> None:
-    token_rewards = tensor([[0.1, NAN, 0.0], [0.1, 0.1, 0.0]])
-    result = advantages(
-        by_steps(), tensor([0.1, 0.1]), torch.tensor([0, 0]), torch.ones(2, 3), token_rewards=token_rewards
-    )
-    assert (result == 0).all()
-
-
-@settings(max_examples=30, deadline=None)
-@given(rows=rows_of_steps, shift=st.floats(-5, 5))
-def test_a_shift_of_all_steps_changes_nothing(rows: list[StepRow], shift: float) -> None:
-    """Where every last token is a step of its own, so that the completion's reward is not shifted beside it."""
-    rewards, groups, mask, token_rewards = step_tensors(rows)
-    ends = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
-    token_rewards = torch.where(ends, token_rewards.nan_to_num(0), token_rewards)
-    before = advantages(by_steps(), rewards, groups, mask, token_rewards=token_rewards)
-    after = advantages(by_steps(), rewards, groups, mask, token_rewards=token_rewards + shift)
-    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
-
-
-def test_returns_to_go_without_a_baseline() -> None:
-    """REINFORCE++: the reward of the completion and of the tokens still to come; a hole is passed over."""
-    rewards, mask = tensor([1, 2]), tensor([[1, 1, 0, 1], [1, 1, 0, 0]])
-    token_rewards = tensor([[-0.1, -0.2, 9, -0.3], [0.5, -0.5, 9, 9]])
-    objective = preset("dr_grpo", Objective, baseline="none")
-    result = advantages(objective, rewards, torch.tensor([0, 1]), mask, token_rewards=token_rewards)
-    torch.testing.assert_close(result, tensor([[0.4, 0.5, 0, 0.7], [2, 1.5, 0, 0]]))
-
-
-def test_a_token_without_a_number_is_refused_unless_steps_are_asked_for() -> None:
-    rewards, groups, mask = tensor([1, NAN, 0]), torch.tensor([0, 0, 0]), tensor([[1, 1], [1, 1], [1, 0]])
-    token_rewards = tensor([[0, 0], [0, NAN], [0, NAN]])  # not scored, and not in the mask
-    assert advantages(preset("dr_grpo", Objective), rewards, groups, mask, token_rewards=token_rewards).isfinite().all()
-    token_rewards[0, 1] = NAN
-    with pytest.raises(ValueError, match=r"NaN token_rewards in rows \[0\]; NaN says .* only credit=steps"):
-        advantages(preset("dr_grpo", Objective), rewards, groups, mask, token_rewards=token_rewards)
-    assert advantages(by_steps(), rewards, groups, mask, token_rewards=token_rewards).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("token_rewards", "complaint"),
-    [
-        ([0.0, 0.0], r"token_rewards has shape \[2\]; it must be that of mask, \[1, 2\]"),
-        ([[0.0, -math.inf]], r"infinite token_rewards in rows \[0\]"),
-    ],
-)
-def test_token_rewards_must_fit(token_rewards: object, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        advantages(by_steps(), tensor([1.0]), torch.tensor([0]), torch.ones(1, 2), token_rewards=tensor(token_rewards))
+    steps, groups = tensor([[0.1, NAN, 0.0], [0.1, 0.1, 0.0]]), torch.tensor([0, 0])
+    assert (advantages(by_steps(), tensor([0.1, 0.1]), groups, torch.ones(2, 3), token_rewards=steps) == 0).all()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from algorithms import Objective, advantages, preset, value_targets
 from algorithms.critic import gae, value_losses, value_metrics
+from tests.refusals import refuses
 
 NAN = math.nan
 
@@ -55,7 +56,7 @@ def slow_gae(rows: Tokens, gamma: float, lam: float) -> Tensor:
     return tensor(result)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows=tokens, gamma=st.floats(0.1, 1), lam=st.floats(0, 1))
 def test_gae_agrees_with_its_definition(rows: Tokens, gamma: float, lam: float) -> None:
     rewards, values, mask = columns(rows)
@@ -64,25 +65,13 @@ def test_gae_agrees_with_its_definition(rows: Tokens, gamma: float, lam: float) 
     torch.testing.assert_close(returns, torch.where(mask, result + values, 0))
 
 
-def test_gae_by_hand() -> None:
-    """Rewards 0, 0, 1 and values .5, .2, .4; a hole with garbage before the last token."""
-    rewards, values = tensor([[0, 0, NAN, 1]]), tensor([[0.5, 0.2, NAN, 0.4]])
-    mask = tensor([[1, 1, 0, 1]])
-    one_step, _ = gae(rewards, values, mask, 1.0, 0.0)
-    torch.testing.assert_close(one_step, tensor([[-0.3, 0.2, 0, 0.6]]))
-    to_the_end, returns = gae(rewards, values, mask, 1.0, 1.0)
-    torch.testing.assert_close(to_the_end, tensor([[0.5, 0.8, 0, 0.6]]))
-    torch.testing.assert_close(returns, tensor([[1.0, 1, 0, 1]]))
-    discounted, _ = gae(rewards, values, mask, 0.5, 1.0)
-    torch.testing.assert_close(discounted, tensor([[0.25 - 0.5, 0.5 - 0.2, 0, 0.6]]))
-    between, _ = gae(rewards, values, mask, 1.0, 0.5)
-    torch.testing.assert_close(between, tensor([[-0.3 + 0.5 * 0.2 + 0.25 * 0.6, 0.2 + 0.5 * 0.6, 0, 0.6]]))
-
-
-def test_gae_has_no_gradient_and_keeps_the_dtype() -> None:
+def test_gae_has_no_gradient_keeps_the_dtype_and_reads_no_garbage() -> None:
     for dtype in (torch.float32, torch.float64):
         values = torch.ones(2, 3, dtype=dtype, requires_grad=True)
-        for result in gae(torch.ones(2, 3, dtype=dtype), values, torch.ones(2, 3), 0.9, 0.9):
+        # What the mask hides may be anything.
+        rewards = torch.tensor([[1, NAN, 1], [1, 1, 1]], dtype=dtype)
+        for result in gae(rewards, values, rewards.isfinite(), 0.9, 0.9):
+            assert result.isfinite().all()
             assert result.dtype == dtype
             assert not result.requires_grad
 
@@ -133,16 +122,11 @@ def test_whitened_rewards_keep_their_mean() -> None:
     torch.testing.assert_close(value_targets(objective, rewards, mask, values), expected, rtol=1e-6, atol=1e-6)
     result = advantages(objective, rewards, torch.zeros(3, dtype=torch.long), mask, values=values)
     torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
+    equal, ones = tensor([0.1, 0.1, 0.1]), torch.ones(3, 1)
+    torch.testing.assert_close(value_targets(objective, equal, ones, values[:, :1]), equal[:, None], rtol=1e-12, atol=0)
 
 
-def test_whitening_equal_rewards_changes_nothing() -> None:
-    rewards, mask, values = tensor([0.1, 0.1, 0.1]), torch.ones(3, 1), torch.zeros(3, 1, dtype=torch.float64)
-    torch.testing.assert_close(
-        value_targets(critic(whiten_rewards=True), rewards, mask, values), rewards[:, None], rtol=1e-12, atol=0
-    )
-
-
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=tokens,
     data=st.data(),
@@ -166,11 +150,11 @@ def test_no_nan_comes_out(rows: Tokens, data: st.DataObject, dtype: torch.dtype,
 
 def test_values_must_be_given_and_fit() -> None:
     rewards, groups, mask = tensor([1.0]), torch.tensor([0]), torch.ones(1, 2)
-    with pytest.raises(ValueError, match="baseline=critic without values: give"):
+    with refuses(ValueError, "algorithms.values_missing"):
         advantages(critic(), rewards, groups, mask)
-    with pytest.raises(ValueError, match=r"values has shape \[1\]; it must be that of mask, \[1, 2\]"):
+    with refuses(ValueError, "algorithms.shape", name="values", shape=[1]):
         advantages(critic(), rewards, groups, mask, values=rewards)
-    with pytest.raises(ValueError, match=r"values has shape \[1\]; it must be that of mask, \[1, 2\]"):
+    with refuses(ValueError, "algorithms.shape", name="values", shape=[1]):
         value_targets(critic(), rewards, mask, rewards)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from algorithms import kl_estimate, kl_penalties, next_kl_coefficient
 from algorithms.kl import KlInLoss, KlInReward, LossEstimator, RewardEstimator
 from algorithms.rules import kl_means
+from tests.refusals import refuses
 
 EVERY_ESTIMATOR: tuple[LossEstimator, ...] = get_args(LossEstimator)
 REF_LOGP = torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64)
@@ -90,12 +91,8 @@ def test_k3_is_bounded_below_minus_20_only() -> None:
     value, slope = value_and_slope("k3", torch.tensor([-800.0, 800.0], dtype=torch.float64), ref, ref)
     assert value.tolist() == pytest.approx([math.exp(20) - 21, 799])
     assert slope.tolist() == [0.0, 1.0]
-
-
-def test_k3_straight_keeps_the_slope_of_k2_where_k3_is_bounded() -> None:
-    ref = torch.zeros(1, dtype=torch.float64)
-    _, slope = value_and_slope("k3_straight", torch.tensor([-800.0], dtype=torch.float64), ref, ref)
-    assert slope.tolist() == [-800.0]
+    _, slope = value_and_slope("k3_straight", torch.tensor([-800.0, 800.0], dtype=torch.float64), ref, ref)
+    assert slope.tolist() == [-800.0, 800.0], "that of k2"
 
 
 def test_the_reference_gets_no_gradient() -> None:
@@ -143,23 +140,8 @@ def test_one_step_of_the_kl_controller(where: type[KlInReward | KlInLoss], measu
     assert next_kl_coefficient(kl, 2.0, measured, 50) == pytest.approx(expected)
 
 
-def test_the_kl_controller_compounds() -> None:
-    kl = KlInReward(control="adaptive", target_nats=1.0, horizon_sequences=10)
-    beta = 1.0
-    for measured in (3.0, 3.0, 0.0):  # + 20 %, + 20 %, - 20 % over half a horizon
-        beta = next_kl_coefficient(kl, beta, measured, 5)
-    assert beta == pytest.approx(1.1 * 1.1 * 0.9)
-
-
-@given(measured=st.floats(-1e3, 1e3), sequences=st.integers(1, 499))
-def test_beta_stays_positive_and_moves_towards_the_target(measured: float, sequences: int) -> None:
-    kl = KlInLoss(control="adaptive", target_nats=0.5, horizon_sequences=100)
-    beta = next_kl_coefficient(kl, 1.0, measured, sequences)
-    assert beta > 0
-    assert (beta - 1) * (measured - 0.5) >= 0
-
-
 def test_a_batch_too_large_for_the_horizon_is_refused() -> None:
     kl = KlInLoss(control="adaptive", horizon_sequences=100)
-    with pytest.raises(ValueError, match=r"horizon_sequences=100 with 500 completions .* set it above 100"):
+    with refuses(ValueError, "algorithms.horizon_too_short", horizon=100, sequences=500, least=100):
         next_kl_coefficient(kl, 1.0, 0.0, 500)
+    assert next_kl_coefficient(kl, 1.0, 0.0, 499) > 0

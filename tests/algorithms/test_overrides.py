@@ -3,19 +3,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms import AnyObjective, Objective, active_knobs, preset, with_overrides
+from harness.settings.faults import FaultyError
 from tests.algorithms.points import POLICY_GRADIENT_KNOBS, VALUES, points
+from tests.frozen import frozen
+from tests.refusals import refuses
 
 GRPO = preset("grpo", Objective)
-
-
-def complaint(**overrides: object) -> str:
-    with pytest.raises(ValueError) as error:
-        with_overrides(GRPO, overrides)
-    return str(error.value)
 
 
 def test_one_knob_moves_and_the_others_stay() -> None:
@@ -58,6 +55,7 @@ def test_a_knob_that_ceases_to_exist_is_dropped_with_its_selector() -> None:
     assert with_overrides(GRPO, {"rule.type": "weighted"}).ratio == "token"
 
 
+@settings(max_examples=50, deadline=None)
 @given(points(), points())
 def test_every_point_is_reached_from_every_other(start: Objective, goal: Objective) -> None:
     assert with_overrides(start, active_knobs(goal)) == goal
@@ -69,9 +67,10 @@ some_settings = st.lists(st.sampled_from(POLICY_GRADIENT_KNOBS), min_size=2, max
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(points(), some_settings, st.randoms())
 def test_the_order_of_the_overrides_does_not_matter(
-    start: Objective, settings: tuple[tuple[str, Any], ...], random: Any
+    start: Objective, moves: tuple[tuple[str, Any], ...], random: Any
 ) -> None:
     def outcome(order: list[tuple[str, Any]]) -> Objective | set[str]:
         try:
@@ -79,11 +78,12 @@ def test_the_order_of_the_overrides_does_not_matter(
         except ValueError as error:
             return set(str(error).splitlines())
 
-    shuffled = list(settings)
+    shuffled = list(moves)
     random.shuffle(shuffled)
-    assert outcome(shuffled) == outcome(list(settings))
+    assert outcome(shuffled) == outcome(list(moves))
 
 
+@settings(max_examples=50, deadline=None)
 @given(points(), st.sampled_from(POLICY_GRADIENT_KNOBS), st.data())
 def test_a_move_sets_what_it_names_and_resets_only_what_that_governs(
     start: Objective, knob: str, data: st.DataObject
@@ -99,81 +99,52 @@ def test_a_move_sets_what_it_names_and_resets_only_what_that_governs(
         assert (group and name.startswith(f"{group}.")) or name not in before or name not in after
 
 
-def test_all_complaints_at_once_with_the_nearest_names() -> None:
-    text = complaint(**{"rule.clip_hihg": 1, "clip_low": 0.1, "rule.weight_max": 2, "rule.dual_clip": 0.5, "scael": 1})
-    assert len(text.splitlines()) == 5
-    assert "'rule.clip_hihg'; did you mean rule.clip_high" in text
-    assert "'clip_low'; did you mean rule.clip_low" in text
-    assert "'scael'; did you mean scale" in text
-    assert "rule.weight_max does not exist while rule.type=ppo_clip: leave it out, or set rule.type to cispo" in text
-    assert "rule.dual_clip is 0.5: input should be greater than 1" in text
-
-
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
+    ("start", "overrides", "code", "path"),
     [
+        (GRPO, {"rule.clip_hihg": 1}, "unknown", "rule.clip_hihg"),
+        (GRPO, {"zzz": 1}, "unknown", "zzz"),
+        (GRPO, {"rule": "cispo"}, "unknown", "rule"),
+        (GRPO, {"entropy": 0.1}, "unknown", "entropy"),
+        (GRPO, {"entropy.adaptive": "x"}, "unknown", "entropy.adaptive"),
+        (GRPO, {"rule.type": "clip"}, "bench.unknown_name", None),
+        (GRPO, {"rule.type": 3}, "bench.unknown_name", None),
+        (GRPO, {"rule.type": "cispo"}, "missing", "rule.weight_max"),
+        (GRPO, {"scale": "none", "scale_ddof": 0}, "settings.no_effect", None),
+        (GRPO, {"rule.weight_max": 2}, "clash", "rule.weight_max"),
+        (GRPO, {"kl.beta": 0.1}, "clash", "kl.beta"),
+        (GRPO, {"kl.where": "los"}, "value", "kl"),
+        (GRPO, {"kl.where": "loss", "kl.beta": -1.0}, "value", "kl.beta"),
         (
-            {"rule": "cispo"},
-            "rule is a section: set rule.type to one of cispo, gmpo, policy_gradient, supervised",
-        ),
-        ({"rule.type": "clip"}, "unknown rule 'clip'; did you mean cispo or ppo_clip? `bench ls rules` lists all."),
-        ({"rule.type": "cispo"}, "rule.weight_max has no default: set it"),
-        ({"rule.type": 3}, "unknown rule '3'. `bench ls rules` lists all."),
-        ({"scale": "none", "scale_ddof": 0}, "scale_ddof=0 has no effect while scale=none"),
-        ({"kl": 0.1}, "kl is a section: set kl.where to one of none, reward, loss"),
-        ({"entropy": 0.1}, "entropy is a section: set one of entropy.bonus, entropy.adaptive.type"),
-        ({"entropy.adaptive": "x"}, "entropy.adaptive is a section: set entropy.adaptive.type to one of none"),
-        (
-            {"kl.beta": 0.1},
-            "kl.beta does not exist while kl.where=none: leave it out, or set kl.where to reward or loss",
-        ),
-        ({"kl.where": "los"}, "kl.where is 'los': choose among 'none', 'reward', 'loss'"),
-        ({"kl.where": "loss", "kl.beta": -1.0}, "kl.beta is -1.0: input should be greater than 0"),
-        (
+            GRPO,
             {"entropy.adaptive.type": "step_up_only", "entropy.adaptive.delta": 0},
-            "entropy.adaptive.delta is 0: input should be greater than 0",
+            "value",
+            "entropy.adaptive.delta",
         ),
-        (
-            {"critic.lam": 2.0, "baseline": "critic", "scale": "none"},
-            "critic.lam is 2.0: input should be less than or equal",
-        ),
-        ({"scale_ddof": True}, "scale_ddof is True: input should be a valid integer"),
-        ({"baseline": "mean"}, "baseline is 'mean': input should be 'none', 'batch_mean'"),
+        (GRPO, {"critic.lam": 2.0, "baseline": "critic", "scale": "none"}, "value", "critic.lam"),
+        (GRPO, {"scale_ddof": True}, "value", "scale_ddof"),
+        (GRPO, {"baseline": "mean"}, "value", "baseline"),
+        # Knobs of the other family.
+        (preset("dpo"), {"rule.clip_high": 0.1}, "unknown", "rule.clip_high"),
+        (preset("dpo"), {"kl": 0.1}, "unknown", "kl"),
+        (GRPO, {"beta": 0.1}, "unknown", "beta"),
     ],
 )
-def test_complaints(overrides: dict[str, object], expected: str) -> None:
-    text = complaint(**overrides)
-    assert expected in text
-    assert len(text.splitlines()) == 1
+def test_one_fault_is_one_line(start: AnyObjective, overrides: dict[str, object], code: str, path: str | None) -> None:
+    with refuses(FaultyError, code, **({"path": path} if path else {})) as error:
+        with_overrides(start, overrides)
+    assert len(str(error.value).splitlines()) == 1
 
 
-def test_without_a_close_name_there_is_the_list() -> None:
-    assert complaint(zzz=1) == "unknown objective knob 'zzz'. `bench ls knobs` lists all."
-
-
-@pytest.mark.parametrize(
-    ("objective", "knob", "says"),
-    [
-        (
-            preset("dpo"),
-            "rule.clip_high",
-            "belongs to policy-gradient objectives, and this is a preference objective: ",
-        ),
-        (
-            preset("dpo"),
-            "kl",
-            "kl belongs to policy-gradient objectives, and this is a preference objective: leave",
-        ),
-        (preset("dpo"), "kl.beta", "or choose another algorithm; did you mean beta?"),
-        (GRPO, "beta", "beta belongs to preference objectives, and this is a policy-gradient objective: leave it out"),
-        (GRPO, "reference", "did you mean kl.reference?"),
-        (preset("dpo"), "lnik", "unknown objective knob 'lnik'; did you mean link?"),
-    ],
-)
-def test_a_knob_of_the_other_family_says_so(objective: AnyObjective, knob: str, says: str) -> None:
-    with pytest.raises(ValueError) as error:
-        with_overrides(objective, {knob: 0.1})
-    assert str(error.value).startswith(knob if "belongs" in says else "") and says in str(error.value)
+def test_all_faults_at_once_with_the_nearest_names() -> None:
+    """Also those of the other family are said to be of it."""
+    wrong = {"rule.clip_hihg": 1, "clip_low": 0.1, "rule.weight_max": 2, "rule.dual_clip": 0.5, "scael": 1}
+    said = []
+    for start, overrides in ((GRPO, wrong | {"beta": 1, "zzz": 1}), (preset("dpo"), {"kl.beta": 1, "lnik": 1})):
+        with pytest.raises(FaultyError) as error:
+            with_overrides(start, overrides)
+        said.append(str(error.value))
+    frozen("algorithms/faults", "\n\n".join(said))
 
 
 def test_a_link_takes_its_knobs_with_it() -> None:

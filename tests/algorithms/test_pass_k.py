@@ -54,7 +54,7 @@ def enumerated(rewards: Rewards, k: int, baseline: Baseline, scale: Scale, ddof:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     rewards=st.lists(st.sampled_from([0.0, 1.0, 1.0, 0.3, -0.7, NAN]), min_size=1, max_size=8),
     k=st.integers(2, 5),
@@ -90,7 +90,7 @@ def test_sets_of_one_are_the_completions() -> None:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.sampled_from([0.0, 1.0, 0.4]), st.integers(0, 2)), min_size=1, max_size=14),
     k=st.integers(2, 4),
@@ -117,16 +117,3 @@ def test_large_groups_neither_overflow_nor_lose_the_sum() -> None:
 
 def test_nothing_that_could_be_scored() -> None:
     assert of_group(point(2), [NAN, NAN, NAN]).tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("knobs", "complaint"),
-    [
-        ({"baseline": "batch_mean"}, "pass_k=2 has no effect while baseline=batch_mean"),
-        ({"baseline": "group_mean", "scale": "batch_std"}, "scale=batch_std with pass_k=2"),
-        ({"baseline": "group_mean", "credit": "steps"}, "credit=steps with pass_k=2"),
-    ],
-)
-def test_useless_combinations_are_refused(knobs: dict[str, str], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        Objective.model_validate({"aggregation": "token_mean", "pass_k": 2, **knobs})

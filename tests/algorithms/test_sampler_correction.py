@@ -119,15 +119,3 @@ def test_a_ratio_to_the_sampler_is_what_its_metrics_show() -> None:
     ratio = (batch.logp - batch.sampler_logp).exp()[mask].mean().item()
     assert metrics["ratio/mean"] == pytest.approx(ratio) and not math.isclose(ratio, 1, rel_tol=1e-3)
     assert "sampler/weight_mean" not in metrics
-
-
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"rule.type": "policy_gradient", "ratio": "none"}, "has no importance ratio, so nothing would be corrected"),
-        ({"select.type": "kl_cov", "rule.type": "weighted"}, "how the policy has moved in this update"),
-    ],
-)
-def test_a_ratio_to_the_sampler_needs_a_ratio(settings: dict[str, object], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        with_overrides(GRPO, settings | {"sampler_correction.type": "in_ratio"})

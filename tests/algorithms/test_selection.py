@@ -11,6 +11,7 @@ from torch import Tensor
 
 from algorithms import Objective, TokenBatch, select_tokens, with_overrides
 from tests.algorithms.cases import GRPO, random_batch
+from tests.refusals import refuses
 
 SELECTIONS: tuple[dict[str, object], ...] = (
     {"select.type": "kl_cov"},
@@ -59,13 +60,6 @@ def test_clip_cov_by_hand() -> None:
     # third is likelier too, but its A < 0 pulls it back into the range.
     assert drawn(1.0, 5.0, LOGP - torch.tensor([[0.3, 0.0], [0.3, 0.0]])) == [[False, False], [True, False]]
     assert drawn(1.0, 5.0, LOGP + torch.tensor([[0.3, 0.0], [0.3, 0.0]])) == [[True, False], [False, False]]
-
-
-def test_top_entropy_by_hand() -> None:
-    entropy = torch.tensor([[0.3, 0.9], [0.1, 0.5]])
-    for fraction, expected in ((0.5, [[False, True], [False, True]]), (0.1, [[False, True], [False, False]])):
-        point = objective(type="top_entropy", fraction=fraction)
-        assert select_tokens(point, LOGP, LOGP, ADVANTAGES, MASK, entropy).tolist() == expected
 
 
 @EVERY_SELECTION
@@ -164,5 +158,5 @@ def test_no_selection_chooses_nothing() -> None:
 
 
 def test_top_entropy_needs_the_entropy() -> None:
-    with pytest.raises(ValueError, match=r"select.type=top_entropy chooses by entropy, .* give entropy"):
+    with refuses(ValueError, "algorithms.entropy_missing"):
         select_tokens(objective(type="top_entropy"), LOGP, LOGP, ADVANTAGES, MASK)
