@@ -69,11 +69,11 @@ MAY_IMPORT = {
     "reports.statistics": ("reports.statistics",),
 }
 
-PRODUCT_LINES = 85_700
+PRODUCT_LINES = 85_650
 """The most lines of Python that the product may have. A commit that raises it says what the new lines buy; one that
 deletes many lowers it."""
 
-TEST_LINES = 67_300
+TEST_LINES = 66_500
 """The same for the tests."""
 
 HEAVY = ("torch", "transformers", "mlflow", "matplotlib", "vllm", "ray", "datasets", "math_verify", "optuna")

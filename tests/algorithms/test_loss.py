@@ -89,7 +89,7 @@ def test_padding_never_leaks() -> None:
     batch = random_batch(1)
     garbage = torch.tensor([math.nan, math.inf, -math.inf, 1e30, math.nan, math.inf])
 
-    def soil(name: str) -> Tensor:
+    def soil(name: str) -> Any:
         return torch.where(batch.mask, getattr(batch, name), garbage).detach()
 
     soiled = replace(
@@ -126,7 +126,7 @@ def test_extreme_log_probs_give_finite_gradients(seed: int, aggregation: Aggrega
     generator = torch.Generator().manual_seed(seed)
     scale = torch.tensor([0.0, 1e-6, 1.0, 90.0, 1e4])
 
-    def extreme() -> Tensor:
+    def extreme() -> Any:
         return -scale[torch.randint(0, 5, (8, 6), generator=generator)] * torch.rand(8, 6, generator=generator)
 
     batch = random_batch(seed)
@@ -196,7 +196,7 @@ def test_sampler_weights_multiply_the_policy_term_only() -> None:
 def test_a_selected_token_without_policy_gradient_stays_in_the_denominator() -> None:
     batch = replace(random_batch(8), selected=torch.ones(8, 6, dtype=torch.bool))
     clip_cov, top_entropy, kl_cov = (
-        with_overrides(GRPO, {"select.type": kind} | coef)
+        with_overrides(GRPO, {"select.type": kind, **coef})
         for kind, coef in (("clip_cov", {}), ("top_entropy", {}), ("kl_cov", {"select.coef": 0.6}))
     )
     plain, _ = value_and_gradient(GRPO, batch)
@@ -302,7 +302,8 @@ def test_what_a_term_needs_is_named(overrides: dict[str, object], batch: TokenBa
 
 def test_what_no_term_needs_may_be_absent() -> None:
     names = ("ref_logp", "sampler_logp", "entropy", "divergence", "values", "groups", "max_completion_tokens")
-    bare = replace(WHOLE, **dict.fromkeys(names))
+    nothing: dict[str, Any] = dict.fromkeys(names)
+    bare = replace(WHOLE, **nothing)
     assert policy_loss(GRPO, bare).value == policy_loss(GRPO, WHOLE).value
     to_the_start = with_overrides(GRPO, {"kl.where": "loss", "kl.reference": "iteration_start"})
     assert policy_loss(to_the_start, bare).value == policy_loss(to_the_start, WHOLE).value

@@ -346,7 +346,7 @@ def test_what_only_later_steps_can_show_is_inert_in_the_first_alone() -> None:
             {"ratio", "aggregation"},
         ),
         *(
-            (with_overrides(GRPO, {"kl.where": "reward"}), with_overrides(GRPO, {"kl.where": "reward"} | other), set())
+            (with_overrides(GRPO, {"kl.where": "reward"}), with_overrides(GRPO, {"kl.where": "reward", **other}), set())
             for other in ({"kl.estimator": "k3"}, {"kl.beta": 0.2}, {"kl.where": "none"})
         ),
     ],
