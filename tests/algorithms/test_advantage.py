@@ -126,7 +126,7 @@ def slow_advantages(point: Objective, rows: list[Row], peers: list[int], mini_ba
 
 @settings(max_examples=150, deadline=None)
 @given(
-    point=st.sampled_from(POINTS),
+    point=st.sampled_from(BASELINES).flatmap(lambda name: st.sampled_from([p for p in POINTS if p.baseline == name])),
     sign=st.sampled_from(["both", "both", "positive", "negative"]),
     rows=rows,
     has_token_rewards=st.booleans(),
@@ -189,6 +189,14 @@ def test_equal_rewards_get_exactly_zero() -> None:
         result = advantages(point, tensor([0.1] * 4), torch.tensor([0, 0, 0, 1]), torch.ones(4, 3))
         uncentred = point.baseline == "none" and point.scale != "whiten_tokens"
         assert (result == (0.1 if uncentred else 0)).all(), name(point)
+
+
+def test_a_random_peer_is_only_beaten_or_not() -> None:
+    """Also by a row whose peer could not be scored: it gets 0."""
+    rewards, groups = tensor([0.3, 0.1, 0.3, 0.9, NAN, 0.5, 0.2, NAN]), torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+    peers = torch.tensor([0, 0, 0, 0, 4, 4, 6, 6])
+    found = advantages(objective(baseline="random_peer"), rewards, groups, torch.ones(8, 1), peers=peers)
+    assert found[:, 0].tolist() == [0, -1, 0, 1, 0, 0, 0, 0]
 
 
 def test_rewards_may_be_integers() -> None:
