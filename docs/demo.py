@@ -96,7 +96,7 @@ def _filled(text: str) -> str:
 
 
 PARTS: dict[str, Callable[[Report], str]] = {"answer": answer, "pairing": pairing, "noise": noise}
-"""What a page may ask for, by the names in its marks."""
+"""The texts for pages, by the names in their marks."""
 
 
 def keep(folder: Path) -> None:

@@ -101,10 +101,14 @@ class Faults:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if isinstance(error, RefusedError):
-            self.lines += str(error).splitlines()
-            self.errors.append(error)
+            self.add(error)
         # True suppresses the exception, so that the next check runs too. Other exceptions pass.
         return isinstance(error, RefusedError)
+
+    def add(self, error: RefusedError) -> None:
+        """Collect the lines of an error, and the error itself for its code."""
+        self.lines += str(error).splitlines()
+        self.errors.append(error)
 
     def refuse(self) -> None:
         """Raise RefusedError if any fault was collected."""

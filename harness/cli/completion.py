@@ -1,4 +1,4 @@
-"""What a shell offers after TAB: names of sweeps and of runs, and sweep files."""
+"""Completions for the shell: names of sweeps and of runs, and sweep files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def run_names(context: Context, incomplete: str) -> list[str]:
 
 def sweep_names(context: Context, incomplete: str) -> list[str]:
     """Return sweep files, shipped sweeps and sweeps that were run, as far as they begin like this."""
+    # As `shipped` of harness.plan.sweep_file, whose imports would take a second at every TAB.
     shipped = {path.stem for path in Path(sweeps.__file__).parent.glob("*.yaml") if not path.stem.startswith("probe")}
     named = {name for name in shipped if name.startswith(incomplete)} | {*run_names(context, incomplete)}
     return [*_files(incomplete), *sorted(named)]

@@ -325,8 +325,7 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
     try:
         sweep = validated(SweepFile, document, path)
     except RefusedError as refused:
-        faults.lines += str(refused).splitlines()
-        faults.errors.append(refused)
+        faults.add(refused)
         if not isinstance(refused.__cause__, ValidationError):
             raise
         readable, left_out = _without_faulty(document, refused.__cause__)

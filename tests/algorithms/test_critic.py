@@ -68,7 +68,7 @@ def test_gae_agrees_with_its_definition(rows: Tokens, gamma: float, lam: float) 
 def test_gae_has_no_gradient_keeps_the_dtype_and_reads_no_garbage() -> None:
     for dtype in (torch.float32, torch.float64):
         values = torch.ones(2, 3, dtype=dtype, requires_grad=True)
-        # What the mask hides may be anything.
+        # Any value may stand behind the mask.
         rewards = torch.tensor([[1, NAN, 1], [1, 1, 1]], dtype=dtype)
         for result in gae(rewards, values, rewards.isfinite(), 0.9, 0.9):
             assert result.isfinite().all()

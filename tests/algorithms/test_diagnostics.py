@@ -262,7 +262,7 @@ NOWHERE: list[list[int]] = [[], []]
         (CISPO | {"rule.mask": "unified"}, {}, NOWHERE, [[3, 4], [0]]),
         ({"rule.type": "gmpo", "ratio": "sequence_mean"}, {}, [[4], [0]], NOWHERE),
         ({"rule.type": "sapo"}, {}, NOWHERE, NOWHERE),
-        # What is beyond a bound, but was taken out before, is masked alone.
+        # A token that is taken out counts as masked, even if it also lies beyond a bound.
         ({"select.type": "clip_cov"}, SELECTED, [[], [0]], [[0, 4], []]),
         ({"select.type": "top_entropy"}, SELECTED, [[4], []], [[1, 2, 3], [0, 1, 2, 3, 4]]),
         ({"select.type": "kl_cov", "rule.type": "weighted"}, SELECTED, NOWHERE, NOWHERE),

@@ -24,7 +24,7 @@ class Result:
     out: str
     err: str
     error: BenchError | None = None
-    """What ended the command."""
+    """The error that ended the command."""
 
     def refused(self, code: str, /, **fields: object) -> None:
         """Assert that the command was refused by this error, see `tests.refusals`, with nothing on stdout."""

@@ -1,4 +1,4 @@
-"""What a shell offers after TAB."""
+"""Completions for the shell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.harness.cli.conftest import Bench
 def test_names_of_sweeps_and_runs_are_completed(
     line: str, offered: set[str], bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for record in ("runs/std_mine/sweep.json", "elsewhere/moved/sweep.json", "std_mine.yaml", "folder/sweep.yml"):
+    runs = ("runs/std_mine", "runs/other", "elsewhere/moved", "elsewhere/stays")
+    for record in (*(f"{run}/sweep.json" for run in runs), "std_mine.yaml", "folder/sweep.yml"):
         (tmp_path / record).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / record).write_text("{}")
     (tmp_path / "folder/inner").mkdir()

@@ -97,7 +97,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds, draw
 
 
 def test_captions_name_n_and_the_band(tmp_path):
-    """Those of one seed and of three, to be read."""
+    """Freeze the captions of one seed and of three, to be read."""
     lines = []
     for seeds in (1, 3):
         sweep = write_sweep(tmp_path / f"{seeds}", {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS)

@@ -38,7 +38,7 @@ def starts(sweep: SweepRecord, changes: dict[tuple[str, int], list[dict[str, Any
 
 
 def marks(sweep: SweepRecord) -> dict[str, str]:
-    """What is said of each pair of arms that were made differently, by the names of the two."""
+    """Map each pair of arms that were made differently to the sentence about it."""
     analysis = analyse(sweep)
     checks = validity_checks(analysis, report_document(analysis))
     found = [check for check in checks if "made differently" in check.label]
