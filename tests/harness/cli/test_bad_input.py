@@ -197,16 +197,16 @@ GOOD_PAIR = {"prompt": "1+1=", "chosen": "2#2", "rejected": "3#3"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("row", "code"),
+    ("row", "told"),
     [
         (GOOD_PAIR | {"rejected": "2#2"}, "evals.completions_equal"),
         ({"prompt": "1+1=", "chosen": "2#2"}, "evals.pair_field_missing"),
         (GOOD_PAIR | {"chosen": 2}, None),
-        (GOOD_PAIR | {"prompt": "1+" * 100 + "1="}, "run.pair_prompt_exceeds_context"),
+        (GOOD_PAIR | {"prompt": "1+" * 100 + "1="}, "202"),  # tokens; told by a worker, without a code
     ],
 )
 def test_a_faulty_pair_is_named_by_its_file_and_line(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], code: str | None
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], told: str | None
 ) -> None:
     without_workers(monkeypatch)
     file = tmp_path / "pairs.jsonl"
@@ -214,7 +214,7 @@ def test_a_faulty_pair_is_named_by_its_file_and_line(
     result = bench("run", write_sweep_file(tmp_path, **offline(file)))
     assert (result.code, result.out) == (2, "")
     assert "pairs.jsonl, line 3: " in result.err and "Traceback" not in result.err
-    assert code is None or code in [one for one, _ in codes_of(result.error)]
+    assert told is None or told in [one for one, _ in codes_of(result.error)] or told in result.err
     assert not [path for path in tmp_path.rglob("status.json") if "pending" not in path.read_text()]
 
 
