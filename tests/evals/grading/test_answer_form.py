@@ -25,11 +25,13 @@ def test_the_gold_answer_takes_the_place_of_the_completions_own(
     assert extract_answer(before + form.opening + form.behind_opening(str(gold)), extraction) == str(gold)
 
 
-def test_the_last_mark_opens_the_answer() -> None:
-    assert ANSWER_FORMS["hash"].opening_in("8#8,17#17") == (6, 7)
-    assert ANSWER_FORMS["boxed"].opening_in("\\boxed{1}, so \\boxed{2") == (14, 21)
-
-
-@pytest.mark.parametrize("text", ["", "8,17", "<think>8,17#17", "<think>#17</think> so it is 17"])
-def test_no_mark_no_answer(text: str) -> None:
-    assert ANSWER_FORMS["hash"].opening_in(text) is None
+@pytest.mark.parametrize(
+    ("extraction", "text", "place"),
+    [
+        ("hash", "8#8,17#17", (6, 7)),
+        ("boxed", "\\boxed{1}, so \\boxed{2", (14, 21)),
+        *(("hash", text, None) for text in ("", "8,17", "<think>8,17#17", "<think>#17</think> so it is 17")),
+    ],
+)
+def test_the_last_mark_opens_the_answer(extraction: str, text: str, place: tuple[int, int] | None) -> None:
+    assert ANSWER_FORMS[extraction].opening_in(text) == place

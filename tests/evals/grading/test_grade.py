@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from evals.graders import GRADERS
 from evals.grading import OWN, Verdict
 from harness.errors import UnknownNameError
 from tests.evals.grading.judged import judge
+from tests.refusals import refuses
 
 # Those that compare with a reference answer.
 COMPARING = sorted(set(GRADERS.names()) - {OWN, "choice", "unit_tests"})
@@ -104,6 +103,11 @@ TABLE = [
     ("", "", "exact", False),
     ("", "", "math", False),
     ("\\boxed{}", "", "exact", False),
+    # A decimal may lack its zero
+    ("\\boxed{10^{-2}}", ".01", "math", True),
+    ("\\boxed{-10^{-2}}", "-.01", "math", True),
+    ("\\boxed{(1, 10^{-1})}", "(1, .1)", "math", True),
+    ("\\boxed{.5x}", "0.5x", "math", True),
 ]
 
 
@@ -130,7 +134,7 @@ def test_the_problem_is_asked_where_it_has_a_comparison_of_its_own():
     assert grade("x", "x", "own", "answer_tag", own) == Verdict(False, None, "unparsed")
     assert asked == ["b\n a", "x"]
     assert grade("\\boxed{x}", "x", "exact", "answer_tag", own).correct, "another grader compares with the reference"
-    with pytest.raises(EvalError, match="whose grader is 'own' have one"):
+    with refuses(EvalError, "evals.reference_not_gradable"):
         grade("\\boxed{x}", "x", "own")
 
 
@@ -185,44 +189,18 @@ def test_an_answer_cut_off_in_its_box_is_none(content, data):
         assert grade(text, "3", "numeric", extraction) == Verdict(False, None, "unparsed")
 
 
-def test_named_extraction():
-    assert grade("11,20,22#22", "22", "numeric", "hash").correct
-    assert not grade("11,20,22#23", "22", "numeric", "hash").correct
-    assert not grade("\\boxed{5} then 6", "5", "numeric", "last_number").correct
+@pytest.mark.parametrize(
+    ("text", "extraction", "correct"),
+    [("5,20,22#22", "hash", True), ("22,20#23", "hash", False), ("\\boxed{22} then 6", "last_number", False)],
+)
+def test_named_extraction(text, extraction, correct):
+    assert grade(text, "22", "numeric", extraction).correct is correct
 
 
 def test_bad_names_and_references_are_errors():
-    with pytest.raises(UnknownNameError, match="'numerc'; did you mean numeric"):
+    with refuses(UnknownNameError, "bench.unknown_name", name="'numerc'", nearest="; did you mean numeric?"):
         grade("1", "1", "numerc")
-    with pytest.raises(UnknownNameError, match="'chian'; did you mean chain"):
+    with refuses(UnknownNameError, "bench.unknown_name", name="'chian'", nearest="; did you mean chain?"):
         grade("1", "1", "numeric", "chian")
-    with pytest.raises(EvalError, match=r"'blue' is not a number.*'math' or 'exact'"):
+    with refuses(EvalError, "evals.reference_not_gradable"):
         grade("\\boxed{1}", "blue", "numeric")
-
-
-@pytest.mark.parametrize("form", ["#### {}", "so \\boxed{{{}}}", "The answer is {}.", "that makes {} of them"])
-def test_references_of_gsm8k_are_right_and_their_neighbours_wrong(data_folder, form):
-    with (data_folder / "gsm8k_test.jsonl").open() as lines:
-        answers = [json.loads(line)["answer"] for line in lines]
-    assert len(answers) == 1319
-    assert all(grade(form.format(answer), answer, "numeric").correct for answer in answers)
-    assert not any(grade(form.format(f"{answer}1"), answer, "numeric").correct for answer in answers)
-
-
-def test_gsm8k_solutions_are_right(data_folder):
-    with (data_folder / "gsm8k_test.jsonl").open() as lines:
-        rows = [json.loads(line) for line in lines]
-    assert all(grade(row["solution"], row["answer"], "numeric").correct for row in rows)
-
-
-def test_math500_solutions_are_right(data_folder):
-    with (data_folder / "math500.jsonl").open() as lines:
-        rows = [json.loads(line) for line in lines]
-    assert all(grade(row["solution"], row["answer"], "math").correct for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("candidate", "answer"), [("10^{-2}", ".01"), ("-10^{-2}", "-.01"), ("(1, 10^{-1})", "(1, .1)"), (".5x", "0.5x")]
-)
-def test_a_decimal_may_lack_its_zero(candidate, answer):
-    assert grade(f"\\boxed{{{candidate}}}", answer, "math").correct

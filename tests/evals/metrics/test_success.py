@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.metrics.success import best_of_n, best_of_n_kl, g_pass_at_k, pass_at_k, pass_hat_k
+from harness.errors import InvalidError
+from tests.refusals import refuses
 
 COUNTS = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
 
@@ -52,7 +54,7 @@ def test_a_share_is_read_as_it_is_written():
 
 @pytest.mark.parametrize("tau", [0.0, -0.5, 1.01, math.nan])
 def test_a_share_that_is_none_is_refused(tau):
-    with pytest.raises(ValueError, match="0 < tau <= 1"):
+    with refuses(InvalidError, "evals.tau_not_a_share"):
         g_pass_at_k(4, 2, 2, tau)
 
 
@@ -70,18 +72,18 @@ def test_pass_at_k_with_many_samples():
 
 
 @pytest.mark.parametrize(
-    ("n", "c", "k", "message"),
+    ("n", "c", "k", "code"),
     [
-        (4, 1, 5, "draw at least 5 samples"),
-        (4, 1, 0, "at least 1"),
-        (4, 5, 1, "0 <= c <= n"),
-        (4, -1, 1, "0 <= c <= n"),
-        (0, 0, 1, "n >= 1"),
+        (4, 1, 5, "k_above_samples"),
+        (4, 1, 0, "k_too_small"),
+        (4, 5, 1, "impossible_counts"),
+        (4, -1, 1, "impossible_counts"),
+        (0, 0, 1, "impossible_counts"),
     ],
 )
 @pytest.mark.parametrize("estimator", [pass_at_k, pass_hat_k, lambda n, c, k: g_pass_at_k(n, c, k, 0.5)])
-def test_impossible_counts_are_refused(estimator, n, c, k, message):
-    with pytest.raises(ValueError, match=message):
+def test_impossible_counts_are_refused(estimator, n, c, k, code):
+    with refuses(InvalidError, f"evals.{code}", **{"n": n, "c": c} if "counts" in code else {"k": k}):
         estimator(n, c, k)
 
 
@@ -128,16 +130,16 @@ def test_best_of_n_ends_at_the_mean_and_at_the_best():
 
 
 @pytest.mark.parametrize(
-    ("scores", "values", "n", "message"),
+    ("scores", "values", "n", "code"),
     [
-        ([1.0, 2.0], [1.0, 2.0], 3, "n=3 with 2 scores"),
-        ([1.0, 2.0], [1.0, 2.0], 0, "n=0 with 2 scores"),
-        ([1.0, 2.0], [1.0], 1, "2 scores and 1 values"),
-        ([1.0, math.nan], [1.0, 2.0], 1, "a score is NaN"),
+        ([1.0, 2.0], [1.0, 2.0], 3, "best_of_n_sizes"),
+        ([1.0, 2.0], [1.0, 2.0], 0, "best_of_n_sizes"),
+        ([1.0, 2.0], [1.0], 1, "best_of_n_sizes"),
+        ([1.0, math.nan], [1.0, 2.0], 1, "score_is_nan"),
     ],
 )
-def test_best_of_what_is_not_there_is_refused(scores, values, n, message):
-    with pytest.raises(ValueError, match=message):
+def test_best_of_what_is_not_there_is_refused(scores, values, n, code):
+    with refuses(InvalidError, f"evals.{code}"):
         best_of_n(scores, values, n)
 
 

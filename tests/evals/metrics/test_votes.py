@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from evals.metrics.success import pass_at_k, pass_hat_k
 from evals.metrics.votes import Votes, cons_at_n, count_votes, maj_at_k
+from harness.errors import InvalidError
+from tests.refusals import refuses
 
 # Up to four wrong answers a, b, c, d and two right ones A, B; None is a sample without an answer.
 ANSWERS = st.lists(st.sampled_from(["A", "A", "B", "a", "b", "c", "d", None]), min_size=1, max_size=9)
@@ -107,10 +109,13 @@ def test_an_answer_has_the_verdict_of_most_of_its_samples():
 
 
 @pytest.mark.parametrize(
-    ("k", "message"), [(5, "draw at least 5 samples per problem or ask for k <= 4"), (0, "at least 1")]
+    ("votes", "k", "code"),
+    [
+        (Votes((2,), (1,), 1), 5, "k_above_samples"),
+        (Votes((2,), (1,), 1), 0, "k_too_small"),
+        (Votes((), (4,)), 5, "k_above_samples"),
+    ],
 )
-def test_subsets_that_cannot_be_drawn_are_refused(k, message):
-    with pytest.raises(ValueError, match=rf"maj_at_k: k={k}.*{message}"):
-        maj_at_k(Votes((2,), (1,), 1), k)
-    with pytest.raises(ValueError, match="maj_at_k"):
-        maj_at_k(Votes((), (4,)), 5)
+def test_subsets_that_cannot_be_drawn_are_refused(votes, k, code):
+    with refuses(InvalidError, f"evals.{code}", estimator="maj_at_k", k=k):
+        maj_at_k(votes, k)

@@ -20,7 +20,9 @@ from evals.shelves.code.sandbox import Isolation, Limits, Program, Ran, isolatio
 from tests.refusals import refuses
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-MODES = ("namespaces", "namespaces of an ordinary user", "none", "none of an ordinary user")
+ALONE = "none of an ordinary user"
+SHARED = "those of bench"
+MODES = ("namespaces", "namespaces of an ordinary user", "none", ALONE)
 LIMITS = Limits(cpu_s=1, wall_s=5.0)
 OK = b'{"value": "ok"}'
 
@@ -229,7 +231,7 @@ def test_it_cannot_kill_who_watches_over_it(mode: str) -> None:
     """In a namespace its parent has no number. Without one, only another user is safe from it; nobody then knows how
     the program would have ended, and it gets no verdict."""
     ran = run("import os\ndef attack():\n    os.kill(os.getppid() or -1, 9)\n    return 'ok'", mode)
-    assert ran.end == ("lost" if mode == "none of an ordinary user" else "ended")
+    assert ran.end == ("lost" if mode == ALONE else "ended")
 
 
 def test_replies_are_bounded(mode: str) -> None:
@@ -306,7 +308,7 @@ def test_isolation_is_measured(mode: str, monkeypatch: pytest.MonkeyPatch) -> No
         isolation.cache_clear()
         found = isolation()
         assert not found.namespaces and not found.processes
-        assert found.account["namespaces"] == "those of bench"
+        assert found.account["namespaces"] == SHARED
     else:
         user = os.geteuid() or _sandbox.NOBODY if mode == "namespaces" else 12345
         assert found == Isolation(True, user, network=False, files=False, processes=False)

@@ -117,8 +117,9 @@ def test_the_expected_results_are_in_no_request(monkeypatch: pytest.MonkeyPatch)
         return written[-1]
 
     reference = reference_of("f", [{"args": ["a question"], "returns": "a secret"}])
+    right = Trial("def f(x): return 'a ' + 'secret'", reference)
     monkeypatch.setattr(json, "dumps", watched)
-    assert outcome_of(Trial("def f(x): return 'a ' + 'secret'", reference)).reason == "match"
+    assert outcome_of(right).reason == "match"
     assert any("a question" in one for one in written)
     assert not any("a secret" in one for one in written)
 
@@ -175,21 +176,25 @@ def test_where_the_program_stands(text: str, code: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry_point", "tests", "message"),
+    ("entry_point", "tests", "code", "path"),
     [
-        (None, [{"args": [], "returns": 1}], "entry_point: Input should be a valid string"),
-        ("a-b", [{"args": [], "returns": 1}], "entry_point: String should match"),
-        ("f", None, "tests: Input should be a valid list"),
-        ("f", [], "tests: List should have at least 1 item"),
-        ("f", [{"args": 1, "returns": 1}], r"tests\.0\.args: Input should be a valid list"),
-        ("f", [{"args": [1]}], r"tests\.0\.returns: Field required"),
-        ("f", [{"args": [1], "returns": 1, "expected": 1}], r"tests\.0\.expected: Extra inputs"),
-        ("f", [{"args": [], "returns": float("nan")}], "NaN and infinity equal no result"),
+        (None, [{"args": [], "returns": 1}], "string_type", "entry_point"),
+        ("a-b", [{"args": [], "returns": 1}], "string_pattern_mismatch", "entry_point"),
+        ("f", None, "list_type", "tests"),
+        ("f", [], "too_short", "tests"),
+        ("f", [{"args": 1, "returns": 1}], "list_type", "tests.0.args"),
+        ("f", [{"args": [1]}], "missing", "tests.0.returns"),
+        ("f", [{"args": [1], "returns": 1, "expected": 1}], "extra_forbidden", "tests.0.expected"),
     ],
 )
-def test_what_cannot_be_tests_is_refused(entry_point: object, tests: object, message: str) -> None:
-    with pytest.raises(EvalError, match=message):
+def test_what_cannot_be_tests_is_refused(entry_point: object, tests: object, code: str, path: str) -> None:
+    with refuses(EvalError, code, path=path):
         reference_of(entry_point, tests)
+
+
+def test_no_result_is_nan() -> None:
+    with refuses(EvalError, "evals.shelves.code.tests_with_nan_result"):
+        reference_of("f", [{"args": [], "returns": float("nan")}])
 
 
 def test_nothing_is_run_that_nobody_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from harness.errors import RefusedError
 from harness.rewards.parts.correct import JudgeScore
 from tests.harness.rewards.attempts import attempt, context
 from tests.harness.run.small import small_spec
-from tests.harness.shelves.judges.judge_server import write_judge
+from tests.harness.shelves.judges.judge_server import JUDGE, write_judge
 from tests.refusals import refuses
 
 SUBMISSION = Submission("2 + 2?", "4", "I say {answer}: 5", "5")
@@ -36,7 +37,8 @@ def test_a_completion_cannot_fill_a_hole(tmp_path: Path) -> None:
     judge = _judge(tmp_path, system="You grade.")
     system, user = judge.question(SUBMISSION).messages
     assert system == {"role": "system", "content": "You grade."}
-    assert user["content"] == "Problem: 2 + 2?\nReference: 4\nCompletion: I say {answer}: 5\nIs it right?"
+    filled = {"{problem}": SUBMISSION.problem, "{answer}": SUBMISSION.answer, "{completion}": SUBMISSION.completion}
+    assert user["content"] == re.sub(r"\{\w+\}", lambda hole: filled[hole[0]], str(JUDGE["text"]))
 
 
 @pytest.mark.parametrize(
@@ -63,28 +65,34 @@ def test_the_last_match_behind_the_thoughts_is_the_verdict(
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "code", "fields"),
     [
-        ({"address": None, "model": None}, "neither an address nor a source"),
-        ({"source": "builtin:tiny"}, "both an address and a source"),
-        ({"model": None}, "model: is missing"),
-        ({"address": "localhost:8000"}, "must be like http://host:port/v1"),
-        ({"address": "https://me:hidden@host/v1"}, "name the environment variable of the key by api_key_env"),
-        ({"api_key_env": "sk-hidden-key"}, "never the key itself"),
-        ({"text": "Is {problem} answered by {answer}?"}, r"neither \{completion\} nor \{extracted\}"),
-        ({"parse": "Verdict: yes"}, "has 0 groups, but needs one"),
-        ({"parse": "Verdict: ("}, "is not a regular expression"),
-        ({"wrong": None}, "the meaning of verdicts is missing"),
-        ({"wrong": ["Yes"]}, "among both `right` and `wrong`"),
-        ({"right_from": 7.0}, "give only one of the two"),
-        ({"right": None, "wrong": None, "right_from": 70.0}, "at most `largest`, 10"),
-        ({"adress": ADDRESS}, "is not a key here; did you mean address"),
+        ({"address": None, "model": None}, "address_or_source", {}),
+        ({"source": "builtin:tiny"}, "address_or_source", {}),
+        ({"model": None}, "address_without_model", {}),
+        ({"address": "localhost:8000"}, "malformed_address", {"address": "localhost:8000"}),
+        ({"address": "https://me:hidden@host/v1"}, "secret_in_address", {}),
+        ({"api_key_env": "sk-hidden-key"}, "key_in_file", {}),
+        ({"text": "Is {problem} answered by {answer}?"}, "text_without_answer", {}),
+        ({"parse": "Verdict: yes"}, "wrong_group_count", {"found": 0}),
+        ({"parse": "Verdict: ("}, "invalid_pattern", {}),
+        ({"wrong": None}, "verdicts_without_meaning", {}),
+        ({"wrong": ["Yes"]}, "right_and_wrong", {"word": "yes"}),
+        ({"right_from": 7.0}, "words_and_numbers", {}),
+        ({"right": None, "wrong": None, "right_from": 70.0}, "right_from_out_of_range", {"largest": 10}),
     ],
 )
-def test_a_faulty_file_is_refused_and_shows_no_secret(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(EvalError, match=message) as refused:
+def test_a_faulty_file_is_refused_and_shows_no_secret(
+    tmp_path: Path, settings: dict[str, Any], code: str, fields: dict[str, Any]
+) -> None:
+    with refuses(EvalError, f"evals.shelves.judges.{code}", **fields) as refused:
         _judge(tmp_path, **settings)
     assert "hidden" not in str(refused.value)
+
+
+def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    with refuses(EvalError, "extra_forbidden", path="adress"):
+        _judge(tmp_path, adress=ADDRESS)
 
 
 def test_the_version_is_of_what_can_change_a_verdict(tmp_path: Path) -> None:
@@ -117,13 +125,13 @@ def test_judges_ask_through_what_was_lent(tmp_path: Path) -> None:
         def require(self, judge: Asking) -> None:
             pass
 
-    path = write_judge(tmp_path, address=ADDRESS)
+    path, text = write_judge(tmp_path, address=ADDRESS), "nothing to extract"
     with refuses(EvalError, "evals.judge_not_askable"):
         grade("4", "4", path)
     with lent(Echo()):
-        assert grade("nothing to extract", "4", path, problem="2 + 2?").correct
+        assert grade(text, "4", path, problem=SUBMISSION.problem).correct
         extracted_alone = write_judge(tmp_path, "extracted.yaml", address=ADDRESS, text="{extracted}")
-        assert grade("nothing to extract", "4", extracted_alone).reason == "unparsed"
+        assert grade(text, "4", extracted_alone).reason == "unparsed"
     assert get_grader(path).needs_answer and not get_grader(extracted_alone).needs_answer
 
 
@@ -155,7 +163,7 @@ def test_kappa_of_a_known_table_and_the_metrics_of_a_step() -> None:
 
 def test_a_score_is_paid_where_the_judge_gives_numbers(tmp_path: Path) -> None:
     judge = write_judge(tmp_path, address=ADDRESS)
-    with pytest.raises(RefusedError, match=r"reward\.parts\.judge_score .* gives no numbers"):
+    with refuses(RefusedError, "clash", path=""):
         small_spec({"reward.grader": judge, "reward.parts": {"judge_score": 1.0}})
     numbers = write_judge(tmp_path, "n.yaml", address=ADDRESS, right=None, wrong=None, right_from=5.0)
     small_spec({"reward.grader": numbers, "reward.parts": {"judge_score": 1.0}})

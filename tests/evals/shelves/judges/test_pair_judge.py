@@ -12,6 +12,7 @@ from evals.grading import JudgeReply
 from evals.grading.asked_model import Asking, Question, judge_in, lent
 from evals.shelves.judges.grading import read_pair_judge
 from tests.harness.shelves.judges.judge_server import PAIR_JUDGE, write_judge
+from tests.refusals import refuses
 
 ADDRESS = "http://localhost:8000/v1"
 NONE = (math.nan, math.nan)
@@ -60,22 +61,22 @@ def test_the_last_two_numbers_behind_the_thoughts_are_the_scores(
 def test_a_completion_cannot_fill_a_hole(tmp_path: Path) -> None:
     with lent(messenger := Says("")):
         read_pair_judge(write(tmp_path)).scores([("1+1", "{second}", "two")])
-    assert messenger.asked == ["Problem: 1+1\nA: {second}\nB: two\nScores?"]
+    (question,) = messenger.asked
+    assert question.splitlines()[:3] == ["Problem: 1+1", "A: {second}", "B: two"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "code", "fields"),
     [
-        ({"text": "{first}"}, "text: has no {second}; a pairwise judge must see both completions"),
-        ({"parse": r"Score: (\d+)"}, "parse: has 1 groups, but needs two, around the scores"),
-        ({"right": ["yes"]}, "right is not a key here"),
-        ({"address": None}, "neither an address nor a source"),
+        ({"text": "{first}"}, "evals.shelves.judges.text_without_both", {"missing": "{second}"}),
+        ({"parse": r"Score: (\d+)"}, "evals.shelves.judges.wrong_group_count", {"found": 1}),
+        ({"right": ["yes"]}, "extra_forbidden", {"path": "right"}),
+        ({"address": None}, "evals.shelves.judges.address_or_source", {}),
     ],
 )
-def test_a_faulty_file_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(EvalError) as error:
+def test_a_faulty_file_is_refused(tmp_path: Path, settings: dict[str, Any], code: str, fields: dict[str, str]) -> None:
+    with refuses(EvalError, code, **fields):
         read_pair_judge(write(tmp_path, **settings))
-    assert message in str(error.value)
 
 
 def test_the_version_is_of_what_can_change_a_verdict(tmp_path: Path) -> None:

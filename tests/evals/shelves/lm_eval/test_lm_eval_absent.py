@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -13,39 +14,34 @@ from harness.errors import RefusedError
 from tests.evals.scripted import Scripted, undrawn
 from tests.evals.test_lazy_imports import HEAVY, imported_by
 from tests.harness.run.small import small_spec
+from tests.refusals import refuses
 
 
-def refusal(*names: str, **settings: object) -> str:
+def refusal(*names: str, **settings: Any) -> str:
     with pytest.raises(EvalError) as raised:
-        run_lm_eval(names, Scripted(undrawn), **settings)  # type: ignore[arg-type]
-    return str(raised.value)
+        run_lm_eval(names, Scripted(undrawn), **settings)
+    return raised.value.code.rpartition(".")[2]
 
 
 def test_without_lm_eval_its_installation_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    assert refusal("gsm8k_local") == "lm-eval is not installed: pip install -e '.[lm-eval]'"
-
-
-def test_without_lm_eval_a_sweep_on_its_tasks_names_the_installation(monkeypatch):
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
-    with pytest.raises(RefusedError, match=r"eval.tasks.1: lm-eval is not installed: pip install"):
+    with refuses(EvalError, "evals.shelves.lm_eval.lm_eval_not_installed", install="pip install -e '.[lm-eval]'"):
+        run_lm_eval(["gsm8k_local"], Scripted(undrawn))
+    with refuses(RefusedError, "evals.shelves.lm_eval.lm_eval_not_installed"):
         small_spec({"eval.tasks": ["arithmetic", "lm_eval:hellaswag"]})  # which no other test has loaded
 
 
 def test_other_threads_are_refused():
-    messages: list[str] = []
-    thread = threading.Thread(target=lambda: messages.append(refusal("gsm8k_local")))
+    codes: list[str] = []
+    thread = threading.Thread(target=lambda: codes.append(refusal("gsm8k_local")))
     thread.start()
     thread.join()
-    assert "only a main thread has" in messages[0]
+    assert codes == ["not_in_main_thread"]
 
 
-def test_a_limit_counts_documents():
-    assert "limit is 0" in refusal("gsm8k_local", limit=0)
-
-
-def test_a_task_must_be_named():
-    assert "no lm-eval task is named" in refusal()
+def test_a_limit_counts_documents_of_a_task_that_is_named():
+    assert refusal("gsm8k_local", limit=0) == "limit_too_small"
+    assert refusal() == "no_task_named"
 
 
 def test_importing_the_adapter_imports_nothing_heavy():

@@ -10,14 +10,18 @@ import pytest
 from evals.errors import EvalError
 from evals.sampler import Draw, SamplingParams
 from evals.shelves.lm_eval.adapter import DEFAULT_MAX_GEN_TOKS, run_lm_eval
+from evals.shelves.lm_eval.lm_eval_tasks.utils import boxed_prompt
 from evals.shelves.lm_eval.loading import OWN_TASKS, task_manager
 from tests.evals.scripted import Scripted, undrawn, write_rows
 from tests.evals.shelves.lm_eval.parity import minerva_runs
+from tests.refusals import refuses
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: pip install -e '.[lm-eval]'")
 
 PROBLEMS = [("1+1", 2), ("2+5", 7), ("9+9", 18)]
 SHOTS = [(f"{n}+1", n + 1) for n in range(6)]
+FIRST_QUESTION = "Question: What is 1+1?\nAnswer:"
+LOG = "evals.shelves.lm_eval.adapter"
 
 
 def rows(sums: list[tuple[str, int]]) -> list[dict[str, str]]:
@@ -46,10 +50,14 @@ def always(text: str) -> Scripted:
     return Scripted(lambda draw: text)
 
 
-def refusal(names: list[str], include_path: Path | None = None, chat: bool = False) -> str:
-    with pytest.raises(EvalError) as raised:
+def refuse(
+    code: str, names: list[str], include_path: Path | None = None, chat: bool = False, **fields: object
+) -> EvalError:
+    """Expect a refusal with this code and these fields, and return it."""
+    with refuses(EvalError, f"evals.shelves.lm_eval.{code}", **fields) as raised:
         run_lm_eval(names, Scripted(undrawn), include_path=include_path, apply_chat_template=chat)
-    return str(raised.value)
+    assert isinstance(raised.value, EvalError)
+    return raised.value
 
 
 def variant(folder: Path, of: str, **changed: object) -> str:
@@ -78,39 +86,40 @@ def test_metrics_and_rows():
     assert (strict[0]["n_tokens"], strict[0]["truncated"]) == ([3], [False])
     prompt = strict[0]["prompt"]
     assert isinstance(prompt, str)
-    assert prompt.endswith("\n\nQuestion: What is 1+1?\nAnswer:")
+    assert prompt.endswith(f"\n\n{FIRST_QUESTION}")
     assert prompt.count("Question: ") == 6
     assert len({row["doc_hash"] for row in result.rows}) == 3
 
 
 def test_decoding_of_a_task_without_a_length_is_a_default_that_is_told(caplog):
     sampler = always("#### 2")
-    with caplog.at_level(logging.WARNING, "evals.shelves.lm_eval.adapter"):
+    with caplog.at_level(logging.WARNING, LOG):
         result = run_lm_eval(["gsm8k_local"], sampler, limit=2)
     ((draws, decoding),) = sampler.calls
     assert decoding == SamplingParams(DEFAULT_MAX_GEN_TOKS, temperature=0.0, stop=("Question:", "</s>", "<|im_end|>"))
     assert [draw.example for draw in draws] == ["gsm8k_local/0", "gsm8k_local/1"]
-    assert "gsm8k_local does not say how many tokens a completion may have: at most 256 are drawn" in caplog.text
+    (record,) = [record for record in caplog.records if record.name == LOG]
+    assert record.args == ("gsm8k_local", 256)
     (task,) = result.tasks
     assert (task.max_gen_toks_assumed, task.decodings, task.n_docs, task.repeats) == (True, (decoding,), 2, 1)
 
 
 def test_decoding_of_a_task_with_a_length(caplog):
     sampler = always("")
-    with caplog.at_level(logging.WARNING, "evals.shelves.lm_eval.adapter"):
+    with caplog.at_level(logging.WARNING, LOG):
         (task,) = run_lm_eval(["aime24_local"], sampler).tasks
     assert sampler.calls[0][1].max_completion_tokens == 32768
     assert not task.max_gen_toks_assumed
-    assert "evals.shelves.lm_eval.adapter" not in {record.name for record in caplog.records}
+    assert LOG not in {record.name for record in caplog.records}
 
 
 def test_a_length_that_is_asked_for_holds_for_every_task(caplog):
     sampler = always("")
-    with caplog.at_level(logging.WARNING, "evals.shelves.lm_eval.adapter"):
+    with caplog.at_level(logging.WARNING, LOG):
         tasks = run_lm_eval(["aime24_local", "gsm8k_local"], sampler, limit=1, max_gen_toks=77).tasks
     assert {decoding.max_completion_tokens for _, decoding in sampler.calls} == {77}
     assert not any(task.max_gen_toks_assumed for task in tasks)
-    assert "evals.shelves.lm_eval.adapter" not in {record.name for record in caplog.records}
+    assert LOG not in {record.name for record in caplog.records}
 
 
 def test_default_length_is_that_of_lm_eval():
@@ -136,17 +145,15 @@ def test_generation_settings(own, settings, decoding):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "code", "fields"),
     [
-        ({"num_beams": 4}, "wants completions drawn with num_beams, which changes scores"),
-        ({"do_sample": True}, "`do_sample: true` without a temperature above 0"),
+        ({"num_beams": 4}, "sampling_settings_not_offered", {"settings": "num_beams"}),
+        ({"do_sample": True}, "sampling_without_temperature", {}),
     ],
 )
-def test_generation_settings_that_cannot_be_met(own, settings, message):
+def test_generation_settings_that_cannot_be_met(own, settings, code, fields):
     name = variant(own, "gsm8k_local", generation_kwargs={"until": [], **settings})
-    refused = refusal(["aime24_local", name], own)
-    assert message in refused
-    assert "lm-eval task variant" in refused
+    refuse(code, ["aime24_local", name], own, task="variant", **fields)
 
 
 def test_a_stop_string_and_what_follows_is_cut():
@@ -168,7 +175,7 @@ def test_samples_of_a_document_are_counted():
     assert [(draw.example, draw.sample) for draw in draws] == [
         (f"gsm8k_local_avg8/{doc}", sample) for doc in range(3) for sample in range(8)
     ]
-    assert draws[0].prompt == ("What is 1+1?\nPlease reason step by step, and put your final answer within \\boxed{}.")
+    assert draws[0].prompt == boxed_prompt({"problem": "What is 1+1?"})
     assert decoding == SamplingParams(1024, 0.6, top_p=0.95)
     # pass@2 of 2 right among 8: 1 - 15/28; pass@4: 1 - 15/70.
     assert {metric.name: metric.value for metric in result.metrics} == pytest.approx(
@@ -185,19 +192,20 @@ def test_chat_prompts_are_messages():
     prompt = sampler.calls[0][0][0].prompt
     assert isinstance(prompt, list)
     assert [message["role"] for message in prompt] == ["user", "assistant"] * 5 + ["user"]
-    assert prompt[-1] == {"role": "user", "content": "Question: What is 1+1?\nAnswer:"}
+    assert prompt[-1] == {"role": "user", "content": FIRST_QUESTION}
     assert result.rows[0]["prompt"] == prompt
 
 
 def test_a_begun_answer_is_refused_in_a_chat(own):
     name = variant(own, "gsm8k_local", gen_prefix="Let us see:")
-    assert "begins the answer itself (`gen_prefix`)" in refusal([name], own, chat=True)
+    refuse("gen_prefix_with_chat", [name], own, chat=True)
 
 
 def test_tasks_of_log_likelihoods_are_refused(own, monkeypatch):
     monkeypatch.delenv("BENCH_DATA")  # the refusal comes before the rows are looked for
     name = variant(own, "gsm8k_local", output_type="loglikelihood", generation_kwargs=None)
-    assert "lm-eval task variant is scored by log-likelihoods (loglikelihood)" in refusal(["gsm8k_local", name], own)
+    names = ["gsm8k_local", name]
+    refuse("task_scored_by_likelihood", names, own, task="variant", output_type="loglikelihood")
 
 
 def test_unknown_tasks_are_refused_with_the_nearest(monkeypatch):
@@ -205,8 +213,9 @@ def test_unknown_tasks_are_refused_with_the_nearest(monkeypatch):
 
     # The whole index takes ten seconds and more; without it ours are the only names.
     monkeypatch.setattr(TaskManager, "__init__", functools.partialmethod(_few, TaskManager.__init__))
-    refused = refusal(["gsm8k_locl"])
-    assert refused.startswith("unknown lm-eval task 'gsm8k_locl'; did you mean gsm8k_local or gsm8k_local_avg8?")
+    refused = refuse("unknown_task", ["gsm8k_locl"], task="gsm8k_locl")
+    nearest = str(refused.fields["nearest"])
+    assert nearest.index("gsm8k_local ") < nearest.index("gsm8k_local_avg8")
 
 
 def _few(self, initialise, include_path=None, include_defaults=False):
@@ -232,22 +241,24 @@ def test_shipped_tasks_are_found_without_the_whole_index(monkeypatch):
 
 def test_tasks_that_cannot_be_loaded(data, own, monkeypatch):
     broken = variant(own, "gsm8k_local", filter_list=[{"name": "a", "filter": []}], dataset_kwargs={"files": {}})
-    assert "lm-eval task variant cannot be loaded" in refusal([broken], own)
+    refuse("task_not_loadable", [broken], own, task="variant")
     (data / "gsm8k_train.jsonl").unlink()
-    assert f"this task reads {data / 'gsm8k_train.jsonl'}, which is not there" in refusal(["gsm8k_local"])
+    refuse("data_file_missing", ["gsm8k_local"], path="gsm8k_train.jsonl")
     monkeypatch.delenv("BENCH_DATA")
-    assert "BENCH_DATA is not set" in refusal(["gsm8k_local"])
+    refuse("data_folder_not_set", ["gsm8k_local"], variable="BENCH_DATA")
 
 
 def test_minerva_wants_an_environment_of_its_own(data):
     if minerva_runs():
         pytest.skip("antlr4-python3-runtime is the one that minerva accepts")
     write_rows(data, {"math500.jsonl": [{"problem": "1+1", "solution": "\\boxed{2}"}]})
-    assert "Give it an environment of its own, `make .venv-lm-eval`" in refusal(["minerva_math500_local"])
+    refused = refuse("task_not_loadable", ["minerva_math500_local"])
+    assert ".venv-lm-eval" in str(refused.fields["remedy"])
 
 
 def test_a_folder_of_tasks_must_be_there(tmp_path):
-    assert "which is not a folder" in refusal(["gsm8k_local"], tmp_path / "absent")
+    refused = refuse("include_path_not_folder", ["gsm8k_local"], tmp_path / "absent")
+    assert refused.fields["include_path"] == tmp_path / "absent"
 
 
 def test_stdout_belongs_to_the_caller(capsys):

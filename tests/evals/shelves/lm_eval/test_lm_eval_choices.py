@@ -25,6 +25,7 @@ from harness.sampling.store import SampleStore
 from tests.evals.scripted import write_rows
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
+from tests.refusals import refuses
 
 pytest.importorskip("lm_eval", reason="needs lm-eval: pip install -e '.[lm-eval]'")
 
@@ -152,7 +153,6 @@ def test_a_sweep_compares_arms_on_it_and_is_topped_up(tmp_path: Path) -> None:
     for more in ((), ("--eval-samples", "8")):
         code, said = bench.run_here(sweep, tmp_path / "runs", *more)
         assert code == 0, said
-        assert "a problem has one sample" in " ".join(said.split())
         samples = int(more[-1]) if more else 4
         for cell in (under_newest(cell) for cell in bench.cells(tmp_path / "runs").values()):
             table = cell.read_evals()
@@ -172,14 +172,14 @@ def under_newest(cell: CellRecord) -> CellRecord:
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "code"),
     [
-        ({"output_type": "loglikelihood_rolling"}, "says neither right nor wrong"),
-        ({"metric_list": [{"metric": "brier_score"}]}, "none of which says whether a choice is right"),
+        ({"output_type": "loglikelihood_rolling"}, "output_type_without_verdict"),
+        ({"metric_list": [{"metric": "brier_score"}]}, "no_metric_of_choices"),
     ],
 )
 def test_what_is_not_right_or_wrong_is_refused_when_planning(
-    tmp_path: Path, settings: dict[str, Any], says: str
+    tmp_path: Path, settings: dict[str, Any], code: str
 ) -> None:
-    with pytest.raises(RefusedError, match=says):
+    with refuses(RefusedError, f"evals.shelves.lm_eval.{code}", task="plain"):
         small_spec({"eval.tasks": [task_file(tmp_path, "plain", **settings)]})

@@ -11,6 +11,7 @@ from evals.errors import DataMissingError, EvalError
 from evals.shelves.lm_eval.lm_eval_tasks.utils import boxed_prompt, keep_all, load_rows, score_math, score_numeric
 from evals.shelves.lm_eval.loading import OWN_TASKS
 from tests.evals.scripted import write_rows
+from tests.refusals import refuses
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: pip install -e '.[lm-eval]'")
 
@@ -72,25 +73,26 @@ def test_rows_have_the_columns_asked_for(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "code", "line"),
     [
-        ([{"problem": "p"}], "line 1: no field 'answer'; this task needs it"),
-        ([{"problem": "p", "answer": "1"}, {"problem": None, "answer": "1"}], "line 2: the field 'problem' is None"),
-        ([], "has no rows"),
+        ([{"problem": "p"}], "field_not_text", 1),
+        ([{"problem": "p", "answer": "1"}, {"problem": None, "answer": "1"}], "field_not_text", 2),
+        ([], "data_file_without_rows", None),
     ],
 )
-def test_faulty_rows(tmp_path, monkeypatch, rows, message):
+def test_faulty_rows(tmp_path, monkeypatch, rows, code, line):
     monkeypatch.setenv("BENCH_DATA", str(write_rows(tmp_path, {"a.jsonl": rows})))
-    with pytest.raises(EvalError, match=message):
+    fields = {"path": "a.jsonl"} if line is None else {"where": f"{tmp_path / 'a.jsonl'}, line {line}"}
+    with refuses(EvalError, f"evals.shelves.lm_eval.{code}", **fields):
         load_rows({"test": "a.jsonl"}, {"problem": "problem", "answer": "answer"})
 
 
 def test_missing_rows(tmp_path, monkeypatch):
     monkeypatch.setenv("BENCH_DATA", str(tmp_path))
-    with pytest.raises(DataMissingError, match="fields problem, or set BENCH_DATA"):
+    with refuses(DataMissingError, "evals.shelves.lm_eval.data_file_missing", columns="problem", variable="BENCH_DATA"):
         load_rows({"test": "a.jsonl"}, {"question": "problem"})
     monkeypatch.delenv("BENCH_DATA")
-    with pytest.raises(DataMissingError, match=r"reads a\.jsonl and b\.jsonl .* BENCH_DATA is not set"):
+    with refuses(DataMissingError, "evals.shelves.lm_eval.data_folder_not_set", files="a.jsonl and b.jsonl"):
         load_rows({"test": "a.jsonl", "train": "b.jsonl"}, {"question": "problem"})
 
 
