@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.calibration import BINS, expected_calibration_error, reliability
+from harness.errors import InvalidError
+from tests.refusals import refuses
 
 Rows = list[dict[str, Any]]
 ANSWERS = st.sampled_from(["1", "01", "2", "x+1", "x + 1", None])
@@ -128,9 +130,9 @@ def test_which_answers_are_one(one, other, same):
 
 
 def test_evaluations_without_frequencies_are_refused():
-    with pytest.raises(ValueError, match="no rows"):
+    with refuses(InvalidError, "evals.no_rows_for_confidence"):
         reliability([])
-    with pytest.raises(ValueError, match="'p1' has one sample"):
+    with refuses(InvalidError, "evals.single_sample_for_confidence", problem="p1"):
         reliability(rows_of([[("1", True)] * 2, [("1", True)]]))
-    with pytest.raises(ValueError, match="without a sample"):
+    with refuses(InvalidError, "evals.bins_without_sample"):
         expected_calibration_error([])

@@ -16,35 +16,33 @@ def found(training: list[str], evaluation: list[str]) -> Overlap:
     )
 
 
-def counts(training: list[str], evaluation: list[str]) -> tuple[int, int, int, int]:
-    made = found(training, evaluation)
-    return made.exact, made.near_copies, made.n_gram, made.problems
+EIGHT = "before it Natalia sold clips to forty of her friends but"
 
 
-def test_nothing_in_common():
-    assert found(["one two three"], ["four five six"]) == Overlap(exact=0, near_copies=0, n_gram=0, problems=1)
-
-
-def test_case_punctuation_and_spacing_do_not_count():
-    assert counts([LONG], [LONG.upper().replace(",", "  --\n"), "other"]) == (1, 0, 1, 2)
-
-
-def test_eight_words_in_a_row_are_an_overlap_and_seven_are_not():
-    eight = "before it Natalia sold clips to forty of her friends but"
-    seven = "before it Natalia sold clips to forty of her pals but"
-    assert counts([LONG], [eight, seven]) == (0, 0, 1, 2)
-
-
-def test_a_short_problem_counts_only_as_a_whole():
-    assert counts(["What is 1+1?"], ["what is 1 1", "What is 1+2?"]) == (1, 0, 0, 2)
-
-
-def test_a_problem_inside_a_longer_prompt_is_a_near_copy():
-    assert counts([f"Solve this problem. {LONG} Think step by step."], [LONG]) == (0, 1, 1, 1)
-    # 12 of the 15 words are 80%, 11 are not.
-    words = LONG.split()
-    assert counts([" ".join(words[:12])], [LONG]) == (0, 1, 1, 1)
-    assert counts([" ".join(words[:11])], [LONG]) == (0, 0, 1, 1)
+@pytest.mark.parametrize(
+    ("training", "evaluation", "expected"),
+    [
+        ("one two three", ["four five six"], (0, 0, 0, 1)),
+        (LONG, [LONG.upper().replace(",", "  --\n"), "other"], (1, 0, 1, 2)),
+        (LONG, [EIGHT, EIGHT.replace("friends", "pals")], (0, 0, 1, 2)),
+        ("What is 1+1?", ["what is 1 1", "What is 1+2?"], (1, 0, 0, 2)),
+        (f"Solve this problem. {LONG} Think step by step.", [LONG], (0, 1, 1, 1)),
+        # 12 of the 15 words are 80%, 11 are not.
+        (" ".join(LONG.split()[:12]), [LONG], (0, 1, 1, 1)),
+        (" ".join(LONG.split()[:11]), [LONG], (0, 0, 1, 1)),
+    ],
+    ids=[
+        "nothing in common",
+        "case, punctuation and spacing do not count",
+        "eight words in a row are an overlap and seven are not",
+        "a short problem counts only as a whole",
+        "a problem inside a longer prompt is a near copy",
+        *("80%", "less"),
+    ],
+)
+def test_counts(training, evaluation, expected):
+    made = found([training], evaluation)
+    assert (made.exact, made.near_copies, made.n_gram, made.problems) == expected
 
 
 def test_examples_name_both_sides_and_what_they_share():
@@ -56,7 +54,8 @@ def test_examples_name_both_sides_and_what_they_share():
     )
     (only,) = found([LONG], [other]).examples
     assert (only.problem, only.prompt, only.kind) == ("e0", "t0", "n_gram")
-    assert (only.shared, only.shared_words, only.problem_words) == ("clips to forty of her friends in april and", 9, 20)
+    shared = " ".join(LONG.lower().replace(",", "").split()[2:11])
+    assert (only.shared, only.shared_words, only.problem_words) == (shared, 9, 20)
 
 
 def test_the_longest_run_is_given_wherever_it_stands():

@@ -23,6 +23,7 @@ from harness.plugins import Kind, UserModule
 from harness.records import CellRecord
 from tests.evals.scripted import draw_of, graded_row
 from tests.harness.run.small import run_cell, small_spec
+from tests.refusals import refuses
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "extending"
 Use = Callable[..., UserModule]
@@ -99,7 +100,7 @@ def test_the_grader(use: Use) -> None:
     use("grader")
     verdicts = [grade(f"\\boxed{{{value}}}", "200", "within_1_percent").reason for value in (198, 197, "x")]
     assert verdicts == ["match", "mismatch", "unparsed"]
-    with pytest.raises(RefusedError, match="'blue' is not a number: use the grader 'math'"):
+    with refuses(RefusedError, "evals.reference_not_gradable"):
         require_gradable("blue", "within_1_percent")
     row = graded_row(get_task("arithmetic"), draw_of(get_task("arithmetic").split("test").load()[0], 0), "#0", 1, False)
     assert '"within_1_percent": false' in row["verdicts"], "its verdict stands beside those of the shipped ones"
@@ -124,10 +125,8 @@ def test_the_template(use: Use) -> None:
     use("template")
     template = get_template("terse")
     assert template.stop == ("\n",)
-    assert template.render("1+1?") == [
-        {"role": "system", "content": "You answer with a number and nothing else."},
-        {"role": "user", "content": "1+1?"},
-    ]
+    system, user = template.render("1+1?")
+    assert (system["role"], user) == ("system", {"role": "user", "content": "1+1?"})
 
 
 def test_a_template_by_the_path_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +143,7 @@ def test_a_template_by_the_path_of_its_file(tmp_path: Path, monkeypatch: pytest.
         assert semantic_hash(small_spec(dict.fromkeys(knobs, "template.yaml"))) == semantic_hash(first)
     finally:
         plugins.use([], [])
-    assert get_template(first.task.template).render("1+1?") == "Problem: 1+1?\nSolution:"
+    assert str(get_template(first.task.template).render("1+1?")).splitlines() == ["Problem: 1+1?", "Solution:"]
 
 
 def test_a_cell_trains_and_is_measured_with_all_of_them(use: Use, tmp_path: Path) -> None:
@@ -179,7 +178,7 @@ def test_an_extraction_of_ones_own_is_used_and_hashed_with_its_source(tmp_path: 
     (tmp_path / "rows.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n' * 2)
     plugins.use(["words"], [tmp_path])
     try:
-        assert grade("so it is 2", "2", "numeric", "last_word").correct
+        assert grade("1, 2", "2", "numeric", "last_word").correct
         spec = small_spec({"task.train": str(tmp_path / "mine.yaml")})
         hashed = semantic_hash(spec)
         assert [module.name for module in user_code(spec)] == ["words"]

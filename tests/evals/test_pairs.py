@@ -46,9 +46,9 @@ def hub(monkeypatch):
 class TestFiles:
     def test_a_row_becomes_a_pair(self, write) -> None:
         data = write([ROWS[0], "", {"prompt": "q\u2028", "chosen": "Zürich", "rejected": "no"}])
-        first, second = parse_pair_source(data, "train").load()
-        assert first == PreferencePair("r0", "question 0", "yes", "no", f"{data}, line 1")
-        assert second == PreferencePair("pairs-00001", "q\u2028", "Zürich", "no", f"{data}, line 3")
+        first, second = [("r0", "question 0", "yes", "no"), ("pairs-00001", "q\u2028", "Zürich", "no")]
+        expected = [PreferencePair(*first, f"{data}, line 1"), PreferencePair(*second, f"{data}, line 3")]
+        assert parse_pair_source(data, "train").load() == tuple(expected)
 
     def test_is_looked_for_in_the_working_directory_and_then_in_bench_data(self, write, tmp_path, monkeypatch) -> None:
         (tmp_path / "here" / "pref").mkdir(parents=True)
@@ -106,8 +106,8 @@ class TestFaults:
         data = write([ROWS[0], row, ROWS[1]])
         with refuses(EvalError, f"evals.{code}") as raised:
             parse_pair_source(data, "train").load()
-        assert str(raised.value).startswith(f"{data}, line 2: ")
-        assert "\n" not in str(raised.value)
+        (line,) = str(raised.value).splitlines()
+        assert line.startswith(f"{data}, line 2: ")
 
     def test_several_are_named_at_once_and_the_rest_counted(self, write) -> None:
         data = write([*ROWS, *[{"prompt": "q"}] * 7])

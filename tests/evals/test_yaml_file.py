@@ -50,41 +50,35 @@ def test_python_objects_are_not_made() -> None:
         parse_yaml("!!python/object/apply:os.getcwd []")
 
 
-def refusal(tmp_path: Path, content: bytes) -> str:
-    path = tmp_path / "a.yaml"
-    path.write_bytes(content)
-    with pytest.raises(RefusedError) as caught:
-        load_yaml(path)
-    assert str(path) in str(caught.value)
-    return str(caught.value)
-
-
-def test_a_repeated_key_is_named_with_its_line(tmp_path: Path) -> None:
-    message = refusal(tmp_path, b"train:\n  steps: 3\n  steps: 4\n")
-    assert "'steps' is given twice" in message
-    assert "line 3" in message
-
-
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "code", "fields"),
     [
-        (b"- 1\n- 2\n", "holds list"),
-        (b"", "holds NoneType"),
-        (b"hello", "holds str"),
-        (b"caf\xe9: 1\n", "not UTF-8 text"),
-        (b"a: [1\n", "not valid YAML"),
-        (b"a: 1\n---\nb: 2\n", "not valid YAML"),
-        (b"a: \x00\n", "not valid YAML"),
+        (b"- 1\n- 2\n", "yaml_not_mapping", {"path": "a.yaml", "given_type": "list"}),
+        (b"", "yaml_not_mapping", {"path": "a.yaml", "given_type": "NoneType"}),
+        (b"hello", "yaml_not_mapping", {"path": "a.yaml", "given_type": "str"}),
+        (b"caf\xe9: 1\n", "file_not_utf8", {"byte": 3}),
+        (b"a: [1\n", "invalid_yaml", {}),
+        (b"a: 1\n---\nb: 2\n", "invalid_yaml", {}),
+        (b"a: \x00\n", "invalid_yaml", {}),
     ],
 )
-def test_an_unusable_file_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
-    assert says in refusal(tmp_path, content)
+def test_an_unusable_file_is_refused(tmp_path: Path, content: bytes, code: str, fields: dict[str, Any]) -> None:
+    (path := tmp_path / "a.yaml").write_bytes(content)
+    with refuses(RefusedError, f"evals.{code}", **fields) as refused:
+        load_yaml(path)
+    assert str(refused.value).startswith(f"{path}: ")
+
+
+def test_a_repeated_key_is_named_with_its_line() -> None:
+    with refuses(YamlError, "evals.invalid_yaml") as refused:
+        parse_yaml("train:\n  steps: 3\n  steps: 4\n")
+    assert "'steps'" in str(refused.value) and "line 3," in str(refused.value)
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match=r"none\.yaml: cannot be read: No such file"):
+    with refuses(RefusedError, "evals.yaml_file_unreadable", path="none.yaml", reason="No such file or directory"):
         load_yaml(tmp_path / "none.yaml")
-    with pytest.raises(RefusedError, match="cannot be read: Is a directory"):
+    with refuses(RefusedError, "evals.file_unreadable", reason="Is a directory"):
         load_yaml(tmp_path)
 
 

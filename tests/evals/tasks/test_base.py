@@ -30,11 +30,11 @@ def test_unknown_split_names_the_nearest():
     [("template", "plian", "plain"), ("grader", "exat", "exact"), ("extract", "chian", "chain")],
 )
 def test_unknown_names_are_refused(field, given, nearest):
-    with pytest.raises(RefusedError, match=f"'{given}'; did you mean {nearest}"):
+    with refuses(RefusedError, "bench.unknown_name", name=repr(given), nearest=f"; did you mean {nearest}?"):
         task(**{field: given}).require_known_names()
 
 
 def test_a_task_may_have_no_grader():
     assert task().require_grader() == "exact"
-    with pytest.raises(EvalError, match=r"task t: has no grader.*Name a grader"):
+    with refuses(EvalError, "evals.task_without_grader", task="t"):
         task(grader=None).require_grader()

@@ -111,5 +111,5 @@ def test_an_environment_that_is_none_is_refused() -> None:
 
 
 def test_a_thinking_budget_does_not_cut_turns() -> None:
-    with pytest.raises(EvalError, match=r"think8:guess: .*several turns.*by its own name"):
+    with refuses(EvalError, "evals.budget_of_several_turns", name="think8:guess", task="guess"):
         get_task("think8:guess")
