@@ -17,6 +17,7 @@ from tests.harness.cli.conftest import Bench, bench
 
 __all__ = ["bench"]
 
+SHOT = "31 + 42"
 EXAMPLE = Path(__file__).parents[2] / "examples/sums"
 
 
@@ -31,13 +32,13 @@ def test_the_sums_are_right_and_no_split_gives_another_away() -> None:
     task = get_task("two_digit_sums")
     splits = {name: source.load() for name, source in task.splits.items()}
     ids = {name: {problem.id for problem in problems} for name, problems in splits.items()}
-    assert not ids["train"] & ids["test"] and "31 + 42" not in ids["train"] | ids["test"]
+    assert not ids["train"] & ids["test"] and SHOT not in ids["train"] | ids["test"]
     assert (len(ids["train"]), len(ids["test"])) == (4096, 512)
     for problem in splits["test"]:
         a, b = map(int, problem.id.split(" + "))
         assert problem.problem == f"{a} + {b} =" and problem.answer == str(a + b)
     first = splits["test"][0]
-    assert get_template(task.template).ask(first) == f"31 + 42 = 73\n{first.problem}"
+    assert get_template(task.template).ask(first) == f"{SHOT} = 73\n{first.problem}"
 
 
 def test_the_first_number_counts_whatever_follows() -> None:

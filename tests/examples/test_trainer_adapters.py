@@ -88,7 +88,7 @@ def test_a_cell_that_another_trainer_trains_is_a_cell_although_the_trainer_died(
     """It resumes from its checkpoint of step 2, and no row shows that it ever stopped."""
     cell, state, reason = run(spec_of(adapter, mode="dies"), tmp_path)
     assert state == "refused"
-    assert "code 9 after" in reason and "  CUDA out" in reason, "its last lines"
+    assert "code 9" in reason and "  CUDA" in reason
     cell, state, reason = run(spec_of(adapter, mode="dies"), tmp_path)
     assert (state, cell.step, cell.generated_tokens, cell.flags) == ("done", 6, 6 * DRAWN_TOKENS, []), reason
     assert [start["from_step"] for start in cell.read_starts()] == [0, 2]
@@ -105,7 +105,7 @@ def test_a_budget_of_tokens_ends_a_trainer_and_so_does_a_gradient_that_it_hides(
     assert (state, cell.step, cell.generated_tokens) == ("done", 3, 3 * DRAWN_TOKENS), reason
     cell, state, reason = run(spec_of(adapter, mode="diverges"), tmp_path / "diverges")
     assert (state, cell.step, cell.flags) == ("done", 2, ["nan"]), reason
-    assert re.search(r"(actor|optim)/grad_norm is nan at step 3", str(cell.reason))
+    assert re.findall(r"(?:actor|optim)/grad_norm|nan|\d+", str(cell.reason))[1:] == ["nan", "3"]
 
 
 def test_a_setting_of_ones_own_that_bench_decides_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

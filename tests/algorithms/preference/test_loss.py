@@ -16,7 +16,9 @@ from algorithms.preference import (
     preference_loss,
     preference_metric_names,
 )
+from harness.errors import InvalidError
 from tests.algorithms.preference.cases import DPO, Pairs, points, preset, random_pairs
+from tests.refusals import refuses
 
 Z = torch.tensor(0.4, dtype=torch.float64)
 
@@ -64,7 +66,7 @@ def test_what_couples_pairs_cannot_be_split(matching: str) -> None:
     objective, pairs = preset("dpo", matching=matching), random_pairs(0)
     assert couples_pairs(objective)
     assert pairs.loss(objective, step_pairs=6).value.equal(pairs.loss(objective).value)
-    with pytest.raises(ValueError, match=f"matching={matching} sorts over the whole optimiser step.* 2 of the 6 pairs"):
+    with refuses(InvalidError, "algorithms.preference.sorted_in_parts", matching=matching):
         pairs.take(torch.tensor([0, 1])).loss(objective, step_pairs=6)
 
 
@@ -164,45 +166,44 @@ def test_what_the_objective_does_not_need_is_not_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "code", "fields"),
     [
-        ({"chosen_logp": torch.zeros(6)}, r"chosen_logp has shape \[6\]; it must be \[P, T\]"),
-        ({"rejected_mask": torch.ones(6, 4)}, r"rejected_mask has shape \[6, 4\]; it must be that of rejected_logp"),
-        ({"chosen_mask": torch.full((6, 7), 0.5)}, "chosen_mask has values other than 0 and 1"),
+        ({"chosen_logp": torch.zeros(6)}, "shape", {"name": "chosen_logp", "shape": [6]}),
+        ({"rejected_mask": torch.ones(6, 4)}, "shape", {"name": "rejected_mask", "shape": [6, 4]}),
+        ({"ref_rejected_logp": torch.zeros(6, 7)}, "shape", {"name": "ref_rejected_logp", "shape": [6, 7]}),
+        ({"chosen_mask": torch.full((6, 7), 0.5)}, "preference.mask_not_binary", {"name": "chosen_mask"}),
         (
             {"chosen_logp": torch.zeros(5, 7), "chosen_mask": torch.ones(5, 7)},
-            "chosen_logp has 5 rows and rejected_logp",
+            "preference.sides_unequal",
+            {"chosen": 5, "rejected": 6},
         ),
-        ({"ref_chosen_logp": None}, "ref_chosen_logp is missing: objective.reference=initial subtracts"),
-        ({"ref_rejected_logp": None}, "ref_rejected_logp is missing"),
-        (
-            {"ref_rejected_logp": torch.zeros(6, 7)},
-            r"ref_rejected_logp has shape \[6, 7\]; it must be that of rejected",
-        ),
+        ({"ref_chosen_logp": None}, "preference.reference_missing", {"name": "ref_chosen_logp"}),
+        ({"ref_rejected_logp": None}, "preference.reference_missing", {"name": "ref_rejected_logp"}),
         (
             {"rejected_mask": torch.ones(6, 5) * torch.tensor([1, 0, 1, 0, 1, 1])[:, None]},
-            "rejected_mask has no token in rows 1, 3: a pair needs two completions; leave these pairs out",
+            "preference.empty_completions",
+            {"name": "rejected_mask", "rows": "1, 3"},
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+def test_what_does_not_fit_is_refused(change: dict[str, Any], code: str, fields: dict[str, Any]) -> None:
+    with refuses(InvalidError, f"algorithms.{code}", **fields):
         replace(random_pairs(0), **change).loss(DPO)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "code", "fields"),
     [
-        ({"kl_reference": torch.zeros(2)}, r"kl_reference has shape \[2\]; it must be a single number"),
-        ({"step_pairs": 5, "step_chosen_tokens": 300}, "step_pairs=5, but this micro-batch alone has 6 of the step"),
-        ({"step_pairs": 6, "step_chosen_tokens": 3}, "step_chosen_tokens=3, but this micro-batch alone has"),
-        ({"step_chosen_tokens": 300}, "step_chosen_tokens=300 without step_pairs: give both"),
-        ({"step_pairs": 12, "kl_reference": Z}, "step_pairs=12 without step_chosen_tokens: nll_coef=1 averages over"),
-        ({"step_pairs": 12, "step_chosen_tokens": 300}, "kl_reference is missing: link=kto .* 6 of the 12 pairs"),
+        ({"kl_reference": torch.zeros(2)}, "shape", {"name": "kl_reference", "shape": [2]}),
+        ({"step_pairs": 5, "step_chosen_tokens": 300}, "step_too_small", {"name": "step_pairs", "count": 5, "here": 6}),
+        ({"step_pairs": 6, "step_chosen_tokens": 3}, "step_too_small", {"name": "step_chosen_tokens", "count": 3}),
+        ({"step_chosen_tokens": 300}, "preference.step_pairs_missing", {"tokens": 300}),
+        ({"step_pairs": 12, "kl_reference": Z}, "preference.step_tokens_missing", {"pairs": 12, "nll_coef": 1}),
+        ({"step_pairs": 12, "step_chosen_tokens": 300}, "preference.zero_point_missing", {}),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(arguments: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+def test_arguments_that_do_not_fit_are_refused(arguments: dict[str, Any], code: str, fields: dict[str, Any]) -> None:
+    with refuses(InvalidError, f"algorithms.{code}", **fields):
         random_pairs(0).loss(with_overrides(preset("kto"), {"nll_coef": 1.0}), **arguments)
 
 

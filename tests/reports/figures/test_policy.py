@@ -28,7 +28,8 @@ def test_the_caption_names_the_largest_entropy_there_can_be(tmp_path, models, si
         (cell.path / "starts.jsonl").write_text(json.dumps({"epoch": 0, "from_step": 0, "model": model}) + "\n")
     drawing = draw_entropy(analyse(sweep))
     assert drawing is not None
-    assert re.findall(r"with ([\d,]+) tokens .*? = ([\d.]+\d)", drawing.caption) == sizes
+    found = re.findall(r"with ([\d,]+) tokens .*? = ([\d.]+\d)", drawing.caption)
+    assert found == sizes
 
 
 def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path):

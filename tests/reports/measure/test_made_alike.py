@@ -113,4 +113,5 @@ def test_a_further_evaluation_is_compared_with_its_like_or_with_one_within_train
     sweep: SweepRecord, commits: dict[str, str], pair: str, words: str
 ) -> None:
     starts(sweep, {})
-    assert marks(evaluated_later(sweep, commits)) == {pair: f"commit of the evaluation {words} (seeds 0, 1, 2)"}
+    expected = {pair: f"commit of the evaluation {words} (seeds 0, 1, 2)"}
+    assert marks(evaluated_later(sweep, commits)) == expected

@@ -179,7 +179,8 @@ def test_a_grid_whose_effect_turns_round_says_so_before_any_average(rows, codes)
 )
 def test_the_next_step_is_the_cheapest_that_settles_all(steps, option):
     sentence = headline(report(*(contrast(f"arm{i}", U, next_step=one) for i, one in enumerate(steps))))
-    assert re.findall("`bench run loss (.*?)`", sentence) == ([option] if option else [])
+    options = re.findall("`bench run loss (.*?)`", sentence)
+    assert options == ([option] if option else [])
 
 
 def test_the_sentences() -> None:
@@ -251,5 +252,5 @@ def test_a_word_is_explained_once_and_never_inside_a_tag_or_a_name():
 
     html = with_terms(Markup('<a title="interval">interval</a>, intervals, my_interval, margin'))
     assert html.count("<abbr") == 2
-    assert html.startswith('<a title="interval"><abbr title="The differences')
+    assert html.startswith('<a title="interval"><abbr ')
     assert "my_interval" in html and ">margin</abbr>" in html

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -79,8 +80,8 @@ def test_many_correlations_are_counted_and_few_have_their_interval(report, tmp_p
     def shown(*rows: ContrastRow) -> str:
         return check(analysis, changed(report, contrasts=[*rows]), "Pairing ρ").value
 
-    assert shown(row, row).count("0.5 [0.1, 0.8]") == 2
-    assert "3 of 4" in shown(row, row, row, changed(row, correlation_low=-0.1))
+    assert re.findall(r"\d\.\d", shown(row, row)) == ["0.5", "0.1", "0.8"] * 2
+    assert re.findall(r"\d+", shown(row, row, row, changed(row, correlation_low=-0.1)))[:2] == ["3", "4"]
     assert shown(changed(row, correlation_low=None)) == "–"
 
 
@@ -88,8 +89,10 @@ def test_the_table_has_a_row_per_arm_best_first(report):
     table = result_table(report)
     assert [len(row) for row in table.rows] == [len(table.columns)] * 2
     assert table.columns[2] == WRONG_STEP
-    assert table.rows[0][2:] == ["3%", "+3.5 [+2.6, +4.4]", "0.001", "4", "better"]
-    assert table.rows[1] == ["base", "51.5 [49.4, 53.6]", "3%", "baseline", "", "4", ""]
+    assert table.rows[0][2] == "3%" and table.rows[0][4:] == ["0.001", "4", "better"]
+    assert table.rows[1][0] == "base" and table.rows[1][2:] == ["3%", "baseline", "", "4", ""]
+    numbers = [re.findall(r"[-+]?\d+\.\d", cell) for cell in (table.rows[0][3], table.rows[1][1])]
+    assert numbers == [["+3.5", "+2.6", "+4.4"], ["51.5", "49.4", "53.6"]]
 
 
 def test_right_answers_by_wrong_steps_stand_beside_accuracy_where_a_task_checks_steps(report):

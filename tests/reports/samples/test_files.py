@@ -64,6 +64,12 @@ def listed(files: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def counts_on(page: Path) -> set[tuple[int, int]]:
+    """Every "n of m" on a page."""
+    found = re.findall(r" ([\d,]+) of (?:the |more than )?([\d,]+) ", page.read_text())
+    return {(int(n.replace(",", "")), int(m.replace(",", ""))) for n, m in found}
+
+
 def page_of(sweep: Any, folder: Path) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     write_sweep_samples(sweep, folder)
@@ -182,7 +188,7 @@ def test_of_too_many_samples_every_cell_shows_the_same_share(tmp_path, monkeypat
             for arm in ("base", "same")]  # fmt: skip
     finals = [{one for one in of_arm if one[1] == "final"} for of_arm in kept]
     assert finals[0] == finals[1]
-    assert "96 of 1,968 " in (tmp_path / "page" / "samples.html").read_text()
+    assert (96, 1968) in counts_on(tmp_path / "page" / "samples.html")
 
 
 def test_of_long_completions_and_of_many_files_a_page_holds_fewer(tmp_path, monkeypatch):
@@ -193,7 +199,7 @@ def test_of_long_completions_and_of_many_files_a_page_holds_fewer(tmp_path, monk
     monkeypatch.setattr(samples, "MOST_FILES", 2)
     steps = {row["when"] for row in listed(page_of(sweep, tmp_path / "page"))} - {"final"}
     assert steps == {f"training {step}" for step in (*range(1, 11), *range(31, 41))}
-    assert "164 of more than 164 " in (tmp_path / "page" / "samples.html").read_text()
+    assert (164, 164) in counts_on(tmp_path / "page" / "samples.html")
 
 
 def test_a_file_of_training_may_hold_no_step_that_is_shown(tmp_path):
@@ -267,13 +273,14 @@ def test_what_lm_eval_graded_has_a_page_with_its_verdict_by_filter(tmp_path):
         *(("before", "0", 1), ("after", "0", 1), ("before", "2", 0), ("after", "2", 0)),
     ]
     flipped, disagreeing = shown[:2]
-    assert flipped["text"] == f"[completion 0]\n{ATTACK.replace(chr(0x202E), chr(0xFFFD))}\n\n[completion 1]\n2"
-    assert disagreeing["graders"] == [
-        *(["exact_match of strict", "mismatch", "1"], ["exact_match of flexible", "match", "1"])
+    both = f"[completion 0]\n{ATTACK.replace(chr(0x202E), chr(0xFFFD))}\n\n[completion 1]\n2"
+    assert flipped["text"] == both
+    assert [[name.split()[-1], *said] for name, *said in disagreeing["graders"]] == [
+        *(["strict", "mismatch", "1"], ["flexible", "match", "1"])
     ]
     assert disagreeing["prompt"] == {"prompt": {"text": "0+1="}, "answer": {"text": "1"}}
-    assert shown[-1]["graders"] == [["exact_match of strict", 0.25]]
-    assert re.search(r"strict\W.*✗.*: 1 · .*flexible\W✓.*: 1", page.read_text().replace("\N{NO-BREAK SPACE}", " "))
+    assert [said for _, *said in shown[-1]["graders"]] == [[0.25]]
+    assert re.search(r"strict\W.*✗.*:\s1\s·\s.*flexible\W✓.*:\s1", page.read_text())
     write_json(folders["after"] / "sums.json", {"name": "sums", "rows": [{"doc_id": 1}]})
     with refuses(DamagedRecordError, "records.row_lacks_fields", path="sums.json", number=1):
         write_lm_eval_samples(7, folders, folders["after"])
@@ -287,7 +294,7 @@ def test_the_first_samples_are_a_page_in_one_file_each_with_that_of_the_baseline
     calls = re.findall(r'benchSamples\("([^"]+)",(.*)\);\n', html.partition("</main>")[2])
     assert [name for name, _ in calls] == ["text-0001", "prompts-0001", "index"]
     rows = listed({name: json.loads(text) for name, text in calls})
-    assert f" {len(rows)} of the 1,968 " in html and len(rows) in (399, 400)
+    assert (len(rows), 1968) in counts_on(page) and len(rows) in (399, 400)
     places = [everything.index(next(one for one in everything if same_sample(one, row))) for row in rows]
     assert places == sorted(places)
     flipped = [row for row in rows if row["flags"] & 16]
@@ -296,7 +303,7 @@ def test_the_first_samples_are_a_page_in_one_file_each_with_that_of_the_baseline
     assert html.lower().count("</script>") == html.lower().count("<script") == 2 and "<img" not in html
     monkeypatch.setattr("reports.samples.files.ONE_FILE_CHARACTERS", 1000)
     page_of(sweep, tmp_path / "page")
-    assert 0 < int(re.findall(r" (\d+) of the 1,968 ", page.read_text())[0]) < 10
+    assert any(0 < n < 10 and m == 1968 for n, m in counts_on(page))
 
 
 def same_noise(one: dict[str, Any], other: dict[str, Any]) -> bool:

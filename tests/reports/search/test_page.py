@@ -56,7 +56,7 @@ def markdown(page: Path) -> str:
 def test_json_holds_every_number(page):
     report = json.loads((page / "report.json").read_text(), parse_constant=pytest.fail)
     assert (report["best"]["number"], report["default"]["number"], len(report["trials"])) == (7, 0, 20)
-    assert report["sentence"].startswith("tune_grpo: trial 7")
+    assert report["sentence"].split()[:3] == ["tune_grpo:", "trial", "7"]
     assert report["confirmation"]["shrinkage_pp"] == 3.8
     assert report["trials"][3]["reason"] == REASON
 
@@ -96,16 +96,18 @@ def test_the_warning_stands_where_the_confirmation_would(tmp_path):
 
 def test_states_and_reasons_are_in_the_table(html, markdown):
     html = re.sub(' (data-label|class)="[^"]*"', "", html)
-    assert '<th scope="row">7</th><td>complete, best</td>' in html
-    assert '<th scope="row">5</th><td>complete, same setting as 2</td>' in html
-    assert "flags: nan |" in markdown
-    assert re.search(r"\| objective\.rule\.clip_high \|.* 0\.2 to 0\.4 \|.* 2 or 4 \|", markdown)
+    states = dict(re.findall(r'<th scope="row">(\d+)</th><td>([^<]*)</td>', html))
+    assert states["7"].endswith(", best") and states["5"].endswith(" 2") and states["6"] == "complete"
+    assert "flags: nan" in markdown
+    (row,) = [line.split(" | ") for line in markdown.splitlines() if line.startswith(r"| objective.rule.clip_high | ")]
+    assert {"0.2 to 0.4", "2 or 4"} <= {*(re.sub(" \\|$", "", cell) for cell in row)}
 
 
 def test_what_holds_of_every_page_holds_of_it(page, html, markdown):
     check_page(page)
     assert "http" not in html.replace("<wbr>", "").replace("[a](http://x.org)", "")
-    assert r"\| broke in line 2 \`code\` [a]\(http://x.org)" in markdown
+    escaped = r"\| broke in line 2 \`code\` [a]\(http://x.org)"
+    assert escaped in markdown
 
 
 def test_the_same_record_gives_the_same_bytes(tmp_path):
@@ -131,7 +133,7 @@ def test_one_trial_has_nothing_to_be_compared_with(tmp_path, default):
     write_search_report(write_study(tmp_path, document), tmp_path / "report")
     content = (tmp_path / "report/report.md").read_text()
     note = content.partition("## Best setting\n\n")[2].partition("\n")[0]
-    assert ("itself" in note) == (default == {}) and "| 1 trial |" in content
+    assert ("itself" in note) == (default == {}) and "1 trial" in content
 
 
 def test_nothing_sticks_out_and_axe_finds_no_barrier(chromium, axe, tmp_path):

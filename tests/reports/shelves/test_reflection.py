@@ -47,7 +47,8 @@ from tests.reports.synthetic_rollouts import recorded, write_rows
     ],
 )
 def test_whole_words_in_any_case(text: str, found: list[str]) -> None:
-    assert word_pattern(["wait", "let me", "Let me check", "a+b"]).findall(text) == found
+    words = ["wait", "let me", "Let me check", "a+b"]
+    assert word_pattern(words).findall(text) == found
 
 
 def test_a_word_is_all_tokens_that_wrote_a_part_of_it() -> None:
