@@ -135,7 +135,7 @@ def test_the_effects_of_a_factorial_have_budgets_and_its_arms_too(tmp_path):
         assert error == pytest.approx((row.high_pp - row.low_pp) / 2 / stats.t.ppf((1 + row.level) / 2, 11), rel=0.35)
     assert [row.variance.refused for row in report.contrasts] == [None] * 3
     main_details, interaction_details = ([" ".join(one.details) for one in statements(report)][i] for i in (0, -1))
-    correlations = [re.findall(r"ρ = ([\d.]+\d)", details) for details in (main_details, interaction_details)]
+    correlations = [re.findall(r"ρ = (\d\.\d)", details) for details in (main_details, interaction_details)]
     assert [found[:1] for found in correlations] == [["0.9"], []] and "Noise" in interaction_details
     drawing = draw_variance(analysis)
     assert drawing is not None and [row["arm"] for row in drawing.rows] == [row.arm for row in (*mains, interaction)]

@@ -66,7 +66,7 @@ def listed(files: dict[str, Any]) -> list[dict[str, Any]]:
 
 def counts_on(page: Path) -> set[tuple[int, int]]:
     """Every "n of m" on a page."""
-    found = re.findall(r" ([\d,]+) of (?:the |more than )?([\d,]+) ", page.read_text())
+    found = re.findall(r"\b(?=([\d,]+) of (?:the |more than )?([\d,]+) )", page.read_text())
     return {(int(n.replace(",", "")), int(m.replace(",", ""))) for n, m in found}
 
 

@@ -56,7 +56,7 @@ def markdown(page: Path) -> str:
 def test_json_holds_every_number(page):
     report = json.loads((page / "report.json").read_text(), parse_constant=pytest.fail)
     assert (report["best"]["number"], report["default"]["number"], len(report["trials"])) == (7, 0, 20)
-    assert report["sentence"].split()[:3] == ["tune_grpo:", "trial", "7"]
+    assert report["sentence"].split()[:3] == ["tune_grpo:", "trial", "7,"]
     assert report["confirmation"]["shrinkage_pp"] == 3.8
     assert report["trials"][3]["reason"] == REASON
 
@@ -99,8 +99,8 @@ def test_states_and_reasons_are_in_the_table(html, markdown):
     states = dict(re.findall(r'<th scope="row">(\d+)</th><td>([^<]*)</td>', html))
     assert states["7"].endswith(", best") and states["5"].endswith(" 2") and states["6"] == "complete"
     assert "flags: nan" in markdown
-    (row,) = [line.split(" | ") for line in markdown.splitlines() if line.startswith(r"| objective.rule.clip_high | ")]
-    assert {"0.2 to 0.4", "2 or 4"} <= {*(re.sub(" \\|$", "", cell) for cell in row)}
+    row = r"\| objective\.rule\.clip_high \|.* 0\.2 to 0\.4 \|.* 2 or 4 \|"
+    assert re.search(row, markdown)
 
 
 def test_what_holds_of_every_page_holds_of_it(page, html, markdown):
