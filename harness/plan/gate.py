@@ -13,6 +13,8 @@ from harness.config.knobs import active, acts_of, governor, reads, unread
 from harness.config.reward import parts_with_options
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import BENCH, OutsideTrainer, is_open
+from harness.errors import shown
+from harness.words import said
 
 ABSENT = "(absent)"
 NOT_READ = "(not read)"
@@ -43,29 +45,23 @@ class GateReport:
 
     def message(self) -> str:
         """Return a message with every knob that is refused, the arms and their values, and the remedy."""
-        measured = [knob for knob in self.violations if knob.startswith(EVALUATION)]
-        evaluation = [] if self.over_checkpoint else measured
-        undeclared = [knob for knob in self.violations if knob not in evaluation]
-        parts = []
-        if undeclared:
-            parts.append(
-                "The gate refuses: arms differ in knobs that are not declared, so a difference could not be "
-                f"attributed.\n{self._lines(undeclared)}\nDeclare each under `ablate:` if it is part of the question, "
-                "give it a reason under `co_changes:`, or make the arms agree."
-            )
-        if evaluation:
-            parts.append(
-                "The gate refuses: arms are measured differently, so a difference could come from the evaluation "
-                f"alone, declared or not.\n{self._lines(evaluation)}\nGive all arms the same `eval`, under `base:`. "
-                "To compare evaluations, give `checkpoint: MODEL`, e.g. a trained cell's folder; nothing is trained."
-            )
+        undeclared, measured = refused_lines(self.violations, heeds_evaluation=not self.over_checkpoint)
+        parts = [said("plan.arms_differ_undeclared", knobs=undeclared)] if undeclared else []
+        if measured:
+            parts.append(said("plan.arms_measured_differently", knobs=measured))
         return "\n".join(parts)
 
-    def _lines(self, knobs: Sequence[str]) -> str:
-        return "\n".join(
-            f"  {knob}: " + ", ".join(f"{arm} = {value}" for arm, value in self.violations[knob].items())
-            for knob in knobs
-        )
+
+def refused_lines(violations: Mapping[str, Mapping[str, object]], heeds_evaluation: bool = True) -> tuple[str, str]:
+    """Return a line for each refused knob with its values: first those not declared, then those of the evaluation.
+
+    violations: the knobs with their values by arm or cell. heeds_evaluation: tell the evaluation's knobs apart.
+    """
+    lines: tuple[list[str], list[str]] = ([], [])
+    for knob, values in violations.items():
+        by_name = ", ".join(f"{name} = {shown(value)}" for name, value in values.items())
+        lines[heeds_evaluation and knob.startswith(EVALUATION)].append(f"  {knob}: {by_name}")
+    return "\n".join(lines[False]), "\n".join(lines[True])
 
 
 def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: Mapping[str, str]) -> GateReport:
@@ -145,9 +141,11 @@ class Noop:
 
     def message(self) -> str:
         """Return a sentence with the arms, the knobs and the reasons."""
-        what = "cannot differ" if self.refused else "differ in knobs of which some cannot act"
+        first, second = self.arms
         reasons = "; ".join(f"{knob}: {reason}" for knob, reason in self.reasons.items())
-        return f"arms {self.arms[0]} and {self.arms[1]} {what}: {reasons}"
+        if self.refused:
+            return said("plan.arms_cannot_differ", first=first, second=second, reasons=reasons)
+        return said("plan.arms_differ_partly_without_effect", first=first, second=second, reasons=reasons)
 
 
 def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:

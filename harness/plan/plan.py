@@ -164,11 +164,8 @@ class Plan:
             raise GateError(self.gate.message())
         refused = [noop for noop in self.noops if noop.refused]
         if refused and not self.sweep.allow_noop:
-            raise GateError(
-                "The no-op guard refuses: the run would measure noise.\n"
-                + "\n".join(f"  {message}" for message in first_of([noop.message() for noop in refused]))
-                + "\nRaise train.updates_per_rollout to 2 or more, vary a knob that can act, or set `allow_noop: true`."
-            )
+            messages = first_of([noop.message() for noop in refused])
+            raise GateError("plan.no_arms_can_act", arms="\n".join(f"  {message}" for message in messages))
 
     def cost(self) -> PlannedCost:
         """Return upper bounds over all cells, and an estimate of memory."""

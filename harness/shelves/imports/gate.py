@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import GateError, RefusedError, shown
-from harness.plan.gate import ABSENT, EVALUATION, covered
+from harness.errors import GateError, RefusedError
+from harness.plan.gate import ABSENT, EVALUATION, covered, refused_lines
 from harness.settings import dotted
 from harness.shelves.imports.cells import Cells, cell_name
 from harness.shelves.imports.sources import Pattern
+from harness.words import said
 
 
 @dataclass(frozen=True)
@@ -83,32 +84,11 @@ def check_configs(
         else:
             differs.append(knob)
     if violations:
-        raise GateError(_message(violations))
+        undeclared, measured = refused_lines(violations)
+        parts = [said("shelves.imports.arms_differ_undeclared", knobs=undeclared)] if undeclared else []
+        if measured:
+            parts.append(said("shelves.imports.arms_measured_differently", knobs=measured))
+        raise GateError("\n".join(parts))
     # Reversed, so that an arm's first cell decides if its seeds differ.
     varied = {arm: {knob: config.get(knob, ABSENT) for knob in differs} for (arm, _), config in reversed(known.items())}
     return Checked(differs, varied, passed_over, without)
-
-
-def _message(violations: Mapping[str, Mapping[str, object]]) -> str:
-    measured = {knob: by for knob, by in violations.items() if knob.startswith(EVALUATION)}
-    undeclared = {knob: by for knob, by in violations.items() if knob not in measured}
-    parts = []
-    if undeclared:
-        parts.append(
-            "The gate refuses: runs differ in settings that are not declared, so a difference could not be "
-            f"attributed.\n{_lines(undeclared)}\nDeclare each with --ablate KNOB if it is what the arms are about, or "
-            "give its reason with --co-change KNOB=WHY."
-        )
-    if measured:
-        parts.append(
-            "The gate refuses: runs were measured differently, so a difference could come from the evaluation alone, "
-            f"declared or not.\n{_lines(measured)}\nEvaluate all of them alike."
-        )
-    return "\n".join(parts)
-
-
-def _lines(violations: Mapping[str, Mapping[str, object]]) -> str:
-    return "\n".join(
-        f"  {knob}: " + ", ".join(f"{who} = {shown(value)}" for who, value in by.items())
-        for knob, by in violations.items()
-    )
