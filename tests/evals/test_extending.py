@@ -125,7 +125,9 @@ def test_the_template(use: Use) -> None:
     use("template")
     template = get_template("terse")
     assert template.stop == ("\n",)
-    system, user = template.render("1+1?")
+    messages = template.render("1+1?")
+    assert isinstance(messages, list)
+    system, user = messages
     assert (system["role"], user) == ("system", {"role": "user", "content": "1+1?"})
 
 
