@@ -11,7 +11,6 @@ from __future__ import annotations
 from algorithms.distillation import DistillInLoss, DistillInReward
 from algorithms.kl import KlInLoss, KlInReward
 from algorithms.objective import (
-    Aggregation,
     Baseline,
     Drop,
     MaskAfter,
@@ -69,20 +68,6 @@ _RATIOS: dict[Ratio, str] = {
     "sequence_product": "r = product over the completion's tokens of pi / pi_old",
 }
 
-_AGGREGATIONS: dict[Aggregation, str] = {
-    "token_mean": "1/N sum_i sum_t; denominator N = tokens in the optimiser step's loss",
-    "micro_token_mean": (
-        "mean over micro-batches of 1/N_m sum_i sum_t; denominator N_m = tokens in the micro-batch's loss, so it "
-        "depends on how the step is split"
-    ),
-    "group_token_mean": "1/P sum_groups 1/N_g sum_i sum_t; denominators P = prompts of the step, N_g = group's tokens",
-    "seq_mean_token_mean": "1/B sum_i 1/n_i sum_t; denominators B = completions of the step, n_i = their tokens",
-    "seq_mean_token_sum": "1/B sum_i sum_t; denominator B = completions of the step",
-    "constant_length": (
-        "1/(B L) sum_i sum_t; denominator B L = completions of the step x rollout.max_completion_tokens"
-    ),
-}
-
 _ESTIMATORS = {
     "k1": "d",
     "k1_clamped": "max(d, 0)",
@@ -127,7 +112,7 @@ def _parts(objective: Objective) -> dict[str, str]:
         "teacher": _teacher(objective),
         "sequence penalty": _sequence_penalty(objective),
         "loss": _loss(objective),
-        "aggregation": _AGGREGATIONS[objective.aggregation],
+        "aggregation": objective.token_weight.formula,
         "entropy": _entropy(objective),
         "critic": _critic(objective),
         "rows": _rows(objective),

@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from algorithms.objective import GROUP_BASELINES, Aggregation, Objective, acts_without_advantage
+from algorithms.objective import GROUP_BASELINES, Objective, acts_without_advantage
 from algorithms.rules import Ratio, Rule, Sign
 from harness import plugins
 from harness.errors import InvalidError
@@ -48,16 +48,6 @@ from harness.settings.marks import CannotAct
 Said = TypeVar("Said")
 
 _ONE_STEP = "with one optimiser step per rollout "
-
-# Aggregation -> its denominator, and the power of n_i in a token's weight.
-_TOKEN_WEIGHT: dict[Aggregation, tuple[str, int]] = {
-    "token_mean": ("tokens", 0),
-    "micro_token_mean": ("tokens of the micro-batch", 0),
-    "group_token_mean": ("tokens of the group", 0),
-    "seq_mean_token_mean": ("completions", -1),
-    "seq_mean_token_sum": ("completions", 0),
-    "constant_length": ("completions x max_completion_tokens", 0),
-}
 
 
 def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout: int) -> dict[str, str]:
@@ -202,8 +192,9 @@ class _Pair:
             return False
         weights = []
         for objective in self.both:
-            term, (denominator, power) = self._policy_term(objective), _TOKEN_WEIGHT[objective.aggregation]
-            weights.append((denominator, power + term.length_power, term._replace(length_power=0)))
+            term, weight = self._policy_term(objective), objective.token_weight
+            power = term.length_power - weight.length_power
+            weights.append((set(weight.counts), power, term._replace(length_power=0)))
         return weights[0] == weights[1]
 
     def _policy_term(self, objective: Objective) -> _PolicyTerm:
@@ -285,5 +276,5 @@ def _equal_rewards_add_nothing(objective: Objective) -> bool:
         and objective.kl.where != "reward"
         and objective.distill.where != "reward"
         and not acts_without_advantage(objective)
-        and _TOKEN_WEIGHT[objective.aggregation][0].startswith("completions")
+        and objective.token_weight.counts_masked_rows
     )

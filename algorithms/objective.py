@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from algorithms.aggregation import AGGREGATIONS, Aggregation, TokenWeight
 from algorithms.critic import Critic
 from algorithms.distillation import Distill, NoDistillation
 from algorithms.entropy import Entropy
@@ -34,14 +35,6 @@ Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_
 Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
 AdvantageSign = Literal["both", "positive", "negative"]
 Credit = Literal["completion", "steps"]
-Aggregation = Literal[
-    "token_mean",
-    "micro_token_mean",
-    "group_token_mean",
-    "seq_mean_token_mean",
-    "seq_mean_token_sum",
-    "constant_length",
-]
 ZeroStd = Literal["keep", "mask", "drop", "refill"]
 
 GROUP_BASELINES: tuple[Baseline, ...] = ("group_mean", "leave_one_out", "length_weighted")
@@ -158,13 +151,9 @@ class Objective(Settings):
     rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
     aggregation: Annotated[Aggregation, InWords(default="the algorithm's")] = Field(
-        description="how token losses become one number over the whole optimiser step. token_mean: their mean (DAPO, "
-        "2503.14476, eq. 8); micro_token_mean: the mean over micro-batches of each one's mean, which depends on how "
-        "the step is split (bnpo in TRL); group_token_mean: the mean over prompts of the mean over their tokens "
-        "(CISPO); seq_mean_token_mean: the mean over completions of the mean over their tokens (GRPO, eq. 3); "
-        "seq_mean_token_sum: the mean over completions of the sum over their tokens (the exact policy gradient); "
-        "constant_length: the same, divided by max_completion_tokens (Dr. GRPO). No default: trainers disagree under "
-        "the same algorithm's name",
+        description="how token losses become one number over the whole optimiser step. "
+        f"{'; '.join(f'{name}: {weight.about}' for name, weight in AGGREGATIONS.items())}. No default: trainers "
+        "disagree under the same algorithm's name",
     )
     kl: Kl = NoKl()
     sequence_penalty: Annotated[
@@ -190,6 +179,11 @@ class Objective(Settings):
     )
     sampler_correction: SamplerCorrection = NoCorrection()
 
+    @property
+    def token_weight(self) -> TokenWeight:
+        """What the value of `aggregation` stands for."""
+        return AGGREGATIONS[self.aggregation]
+
     def contradictions(self) -> Iterator[InvalidError]:
         yield from _ratio_problems(self)
         yield from _sampler_problems(self)
@@ -199,9 +193,8 @@ class Objective(Settings):
 
 def acts_without_advantage(objective: Objective) -> bool:
     """Return whether a completion whose advantages are all 0 can have a gradient, or change that of others."""
-    # A selection ranks all tokens of the step, and kl_cov penalises those it selects at any advantage. Under
-    # micro_token_mean a completion counts in the denominator of its micro-batch only if it is part of it. The other
-    # denominators are counts over the whole step.
+    # A selection ranks all tokens of the step, and kl_cov penalises those it selects at any advantage. A completion
+    # counts in the tokens of its micro-batch only if it is part of it; other denominators are of the whole step.
     return (
         objective.rule.acts_without_advantage
         or objective.kl.where == "loss"
@@ -211,7 +204,7 @@ def acts_without_advantage(objective: Objective) -> bool:
         or objective.sequence_penalty > 0
         or objective.baseline == "critic"
         or objective.select.type != "none"
-        or objective.aggregation == "micro_token_mean"
+        or objective.token_weight.depends_on_split
     )
 
 

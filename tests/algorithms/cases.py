@@ -19,7 +19,7 @@ from algorithms import (
     select_tokens,
     with_overrides,
 )
-from algorithms.objective import Aggregation
+from algorithms.aggregation import Aggregation
 
 GRPO = with_overrides(preset("grpo", Objective), {"kl.where": "none"})
 EVERY_AGGREGATION: tuple[Aggregation, ...] = get_args(Aggregation)

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from algorithms import Objective, preset, presets, with_overrides
+from algorithms.aggregation import AGGREGATIONS
 from harness.settings import knobs_of
 
 POLICY_GRADIENT_KNOBS = tuple(knobs_of(Objective))
@@ -44,14 +45,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "select.cov_low": (1.0, -0.5),
     "select.cov_high": (5.0, 9.0),
     "select.coef": (1.0, 0.1),
-    "aggregation": (
-        "token_mean",
-        "micro_token_mean",
-        "group_token_mean",
-        "seq_mean_token_mean",
-        "seq_mean_token_sum",
-        "constant_length",
-    ),
+    "aggregation": tuple(AGGREGATIONS),
     "kl.where": ("none", "reward", "loss"),
     "kl.estimator": ("k1", "k1_clamped", "k2", "k3", "k3_ratio", "k3_straight"),
     "kl.beta": (0.001, 0.2),

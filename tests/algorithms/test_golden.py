@@ -24,10 +24,10 @@ from algorithms import (
     value_targets,
     with_overrides,
 )
+from algorithms.aggregation import Aggregation
 from algorithms.critic import value_losses
 from algorithms.kl import LossEstimator
 from algorithms.loss import aggregate
-from algorithms.objective import Aggregation
 from algorithms.sampler_correction import NoCorrection, corrected
 from tests.algorithms.cases import GRPO, value_and_gradient
 from tests.algorithms.preference.test_golden import PREFERENCE_ENTRIES
