@@ -1,7 +1,6 @@
 """`aggregation`: how the losses of tokens become one number over the whole optimiser step.
 
-A value of the knob is one entry of `AGGREGATIONS`. No other module treats any of them specially: the loss, the no-op
-guard, the formulas, the reports, and what a run refuses all read the entry.
+A value of the knob is one entry of `AGGREGATIONS`, and no other module treats any of them specially.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ class TokenWeight:
     about: str
     """What the knob's description says of the value."""
     formula: str
-    """The sum over tokens, in the notation of `algorithms.formulas`."""
     counts: tuple[Count, ...]
     length_power: int = 0
     """The power of n_i, the mask-1 tokens of the token's completion."""
@@ -33,16 +31,8 @@ class TokenWeight:
         """True if the loss of a step depends on how it is split into micro-batches."""
         return "micro_batch_tokens" in self.counts
 
-    @property
-    def counts_masked_rows(self) -> bool:
-        """True if masking a completion changes the weight of no other."""
-        return set(self.counts) <= {"sequences", "limit"}
-
     def divisor(self, count: Callable[[Count], Any], lengths: Any) -> Any:
-        """Return the divisor of each row's token losses, in the type of the counts: tensors, arrays or numbers.
-
-        count: returns a count, for each row or for all. lengths: n_i, for each row.
-        """
+        """Return the divisor of each row's token losses, in the type of its counts and of the lengths n_i of rows."""
         over = math.prod(map(count, self.counts))
         return over * lengths**self.length_power if self.length_power else over
 

@@ -308,30 +308,25 @@ def _divisors(mask: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tens
     """Return the denominators of token losses: [B, 1], or one number for all rows. mask: the batch's, as bool."""
     lengths = mask.sum(1, keepdim=True)
     # A row without tokens adds 0 to the sum, but 0 / 0 would make its gradient NaN, even under the mask.
-    divisors: Tensor | int = AGGREGATIONS[aggregation].divisor(
-        lambda name: _count(name, batch, lengths), lengths.clamp(min=1)
-    )
+    weight, rows = AGGREGATIONS[aggregation], lengths.clamp(min=1)
+    divisors: Tensor | int = weight.divisor(lambda name: _count(name, batch, lengths), rows)
     return divisors
 
 
 def _count(name: Count, batch: TokenBatch, lengths: Tensor) -> Tensor | int:
     """Return a count over the whole optimiser step, at least 1, for all rows or for each [B, 1]."""
-    match name:
-        case "limit":
-            if batch.max_completion_tokens is None:
-                raise InvalidError("algorithms.limit_missing")
-            return batch.max_completion_tokens
-        case "micro_batch_tokens":
-            return lengths.sum().clamp(min=1)
-        case "group_tokens" if batch.step is not None:
-            if batch.group_tokens is None:
-                raise InvalidError("algorithms.count_missing", name=name, field=name)
-            return batch.group_tokens[:, None].clamp(min=1)
+    if name == "micro_batch_tokens":
+        return lengths.sum().clamp(min=1)
+    if name == "limit":
+        if batch.max_completion_tokens is None:
+            raise InvalidError("algorithms.limit_missing")
+        return batch.max_completion_tokens
     if batch.step is not None:
-        count: int | None = getattr(batch.step, name)
+        in_step, field = (batch.step, f"step.{name}") if name != "group_tokens" else (batch, name)
+        count: Tensor | int | None = getattr(in_step, name)
         if count is None:
-            raise InvalidError("algorithms.count_missing", name=name, field=f"step.{name}")
-        return count
+            raise InvalidError("algorithms.count_missing", name=name, field=field)
+        return count if isinstance(count, int) else count[:, None].clamp(min=1)
     match name:
         case "micro_batches":
             return 1

@@ -23,7 +23,7 @@ from algorithms.critic import Critic
 from algorithms.distillation import Distill, NoDistillation
 from algorithms.entropy import Entropy
 from algorithms.kl import Kl, NoKl
-from algorithms.rules import RULES, Ratio, Rule
+from algorithms.rules import RATIOS, RULES, Ratio, Rule
 from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.sampler_correction import NoCorrection, SamplerCorrection
 from algorithms.selection import NoSelection, Select
@@ -144,9 +144,8 @@ class Objective(Settings):
     )
     ratio: Ratio = Field(
         default="none",
-        description="importance ratio r of the current policy to the rollout policy. token: of each token (PPO); "
-        "sequence_mean: of the whole completion, the geometric mean of its tokens' ratios (GSPO, 2507.18071, eq. 7); "
-        "sequence_product: their product (RLOO in TRL); none: for rules that have no ratio",
+        description="importance ratio r of the current policy to the rollout policy. "
+        f"{'; '.join(f'{name}: {ratio.about}' for name, ratio in RATIOS.items())}; none: for rules that have no ratio",
     )
     rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
@@ -215,11 +214,8 @@ def _ratio_problems(objective: Objective) -> Iterator[InvalidError]:
         yield InvalidError("algorithms.ratio_of_other_rules", ratio=ratio, rule=rule.type, instead=instead)
     # These selections set losses of tokens to 0. With one ratio for the whole completion the gradient of every other
     # token still reaches the log-probs of those tokens.
-    if (
-        select in ("clip_cov", "top_entropy")
-        and ratio in ("sequence_mean", "sequence_product")
-        and rule.differentiates_ratio
-    ):
+    shared = ratio != "none" and RATIOS[ratio].of_completion and rule.differentiates_ratio
+    if select in ("clip_cov", "top_entropy") and shared:
         yield InvalidError("algorithms.selection_by_completions", select=select, ratio=ratio)
 
 

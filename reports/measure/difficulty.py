@@ -164,7 +164,7 @@ def loss_divisors(objective: Mapping[str, object], rows: RolloutColumns, limit: 
     loss_tokens = np.where(rows.in_loss(objective), rows.tokens, 0.0)
     pairs = np.unique(np.column_stack([batch, rows.group])[rows.learned], axis=0)
     tokens = np.bincount(batch, loss_tokens)[batch]
-    counts: dict[Count, FloatArray | int] = {
+    counts: dict[Count, object] = {
         "tokens": tokens,
         "micro_batches": 1,
         "micro_batch_tokens": tokens,
