@@ -90,7 +90,8 @@ ESTIMATORS: Mapping[str, KlEstimator] = {
 _IN_REWARD = sorted(name for name, one in ESTIMATORS.items() if one.in_reward)
 
 if TYPE_CHECKING:
-    RewardEstimator = LossEstimator = str
+    RewardEstimator = str
+    LossEstimator = str
 else:
     RewardEstimator, LossEstimator = Literal[*_IN_REWARD], Literal[*sorted(ESTIMATORS)]
 
