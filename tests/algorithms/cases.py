@@ -20,7 +20,6 @@ from algorithms import (
     with_overrides,
 )
 from algorithms.aggregation import Aggregation
-from algorithms.rules import RATIOS as RATIOS
 
 GRPO = with_overrides(preset("grpo", Objective), {"kl.where": "none"})
 EVERY_AGGREGATION: tuple[Aggregation, ...] = get_args(Aggregation)

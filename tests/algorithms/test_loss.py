@@ -13,10 +13,10 @@ from torch import Tensor
 from algorithms import Coefficients, Objective, StepSize, TokenBatch, policy_loss, preset, presets, with_overrides
 from algorithms.aggregation import AGGREGATIONS, Aggregation
 from algorithms.loss import aggregate
+from algorithms.rules import RATIOS
 from tests.algorithms.cases import (
     EVERY_AGGREGATION,
     GRPO,
-    RATIOS,
     every_term,
     gradients,
     identify,
