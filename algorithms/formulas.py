@@ -9,9 +9,8 @@ log-probs recomputed by the trainer. pi_sampler is the policy that sampled a tok
 from __future__ import annotations
 
 from algorithms.distillation import DistillInLoss, DistillInReward
-from algorithms.kl import KlInLoss, KlInReward
+from algorithms.kl import ESTIMATORS, KlInLoss, KlInReward
 from algorithms.objective import (
-    Aggregation,
     Baseline,
     Drop,
     MaskAfter,
@@ -25,7 +24,7 @@ from algorithms.objective import (
 from algorithms.overrides import AnyObjective
 from algorithms.preference.formulas import pair_parts
 from algorithms.preference.objective import PreferenceObjective
-from algorithms.rules import Ratio
+from algorithms.rules import RATIOS
 from algorithms.sampler_correction import (
     GeometricVeto,
     InRatio,
@@ -62,36 +61,6 @@ _SPREADS: dict[Scale, str] = {
 
 _DIVISORS = {0: "n (ddof 0)", 1: "n - 1 (ddof 1)"}
 
-_RATIOS: dict[Ratio, str] = {
-    "none": "none: nothing corrects for the policy's move after the first optimiser step on a rollout batch",
-    "token": "r = pi / pi_old of the token",
-    "sequence_mean": "r = (product over the completion's tokens of pi / pi_old)^(1 / n_i)",
-    "sequence_product": "r = product over the completion's tokens of pi / pi_old",
-}
-
-_AGGREGATIONS: dict[Aggregation, str] = {
-    "token_mean": "1/N sum_i sum_t; denominator N = tokens in the optimiser step's loss",
-    "micro_token_mean": (
-        "mean over micro-batches of 1/N_m sum_i sum_t; denominator N_m = tokens in the micro-batch's loss, so it "
-        "depends on how the step is split"
-    ),
-    "group_token_mean": "1/P sum_groups 1/N_g sum_i sum_t; denominators P = prompts of the step, N_g = group's tokens",
-    "seq_mean_token_mean": "1/B sum_i 1/n_i sum_t; denominators B = completions of the step, n_i = their tokens",
-    "seq_mean_token_sum": "1/B sum_i sum_t; denominator B = completions of the step",
-    "constant_length": (
-        "1/(B L) sum_i sum_t; denominator B L = completions of the step x rollout.max_completion_tokens"
-    ),
-}
-
-_ESTIMATORS = {
-    "k1": "d",
-    "k1_clamped": "max(d, 0)",
-    "k2": "d^2 / 2",
-    "k3": "exp(-d) - 1 + d (not multiplied by r)",
-    "k3_ratio": "(exp(-d) - 1 + d) r (k3 multiplied by the token's ratio r)",
-    "k3_straight": "exp(-d) - 1 + d in value, d^2 / 2 in gradient (k3 not multiplied by r)",
-}
-
 _REFERENCES = {
     "initial": "the policy before reinforcement learning",
     "iteration_start": "pi_old",
@@ -127,7 +96,7 @@ def _parts(objective: Objective) -> dict[str, str]:
         "teacher": _teacher(objective),
         "sequence penalty": _sequence_penalty(objective),
         "loss": _loss(objective),
-        "aggregation": _AGGREGATIONS[objective.aggregation],
+        "aggregation": objective.token_weight.formula,
         "entropy": _entropy(objective),
         "critic": _critic(objective),
         "rows": _rows(objective),
@@ -200,7 +169,9 @@ def _sign(objective: Objective) -> str:
 
 
 def _ratio(objective: Objective) -> str:
-    return _RATIOS[objective.ratio].replace("pi_old", _behind(objective))
+    if objective.ratio == "none":
+        return "none: nothing corrects for the policy's move after the first optimiser step on a rollout batch"
+    return RATIOS[objective.ratio].formula.replace("pi_old", _behind(objective))
 
 
 def _behind(objective: Objective) -> str:
@@ -248,7 +219,7 @@ def _kl(kl: KlInReward | KlInLoss) -> str:
     reference = _REFERENCES.get(kl.reference) or (
         f"a copy of the policy, renewed every {kl.refresh_every_steps} rollout batches"
     )
-    return f"{kl.estimator} = {_ESTIMATORS[kl.estimator]}, d = log(pi / pi_ref), pi_ref {reference}"
+    return f"{kl.estimator} = {ESTIMATORS[kl.estimator].formula}, d = log(pi / pi_ref), pi_ref {reference}"
 
 
 def _beta(kl: KlInReward | KlInLoss) -> str:

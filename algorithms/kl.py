@@ -7,6 +7,8 @@ has mean 0, that of k2 is the reverse KL's, and that of k3 is biased.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -18,8 +20,80 @@ from harness.settings import OnlyWith, Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
-RewardEstimator = Literal["k1", "k1_clamped", "k2", "k3"]
-LossEstimator = Literal["k1", "k1_clamped", "k2", "k3", "k3_ratio", "k3_straight"]
+
+@dataclass(frozen=True)
+class KlEstimator:
+    """An estimate of the KL at a token: all that is known of a value of the knobs `kl.estimator`."""
+
+    in_loss: str
+    """What the description of the knob says of the value; `in_reward` is "" if a KL in the reward cannot have it."""
+    in_reward: str
+    formula: str
+    of: Callable[[Tensor, Tensor], Tensor]
+    """Returns the estimates [B, T], from d and log r."""
+    gradient_of: str = ""
+    """The estimator whose gradient it has, or has where r is 1."""
+    gradient_at_ratio_one: str = ""
+    slope_at_zero: bool = False
+    """Whether it can have a gradient at d = 0."""
+    reads_reference: bool = True
+    """Whether its gradient depends on the reference."""
+
+
+def _straight(log_ratio: Tensor, log_r: Tensor) -> Tensor:
+    # Straight-through: the bracket is 0 in value and has k2's gradient.
+    k2 = k2_of(log_ratio)
+    return k3_of(log_ratio).detach() + (k2 - k2.detach())
+
+
+ESTIMATORS: Mapping[str, KlEstimator] = {
+    "k3": KlEstimator(
+        "r - 1 - log r as in GRPO, whose gradient is biased",
+        "r - 1 - log r (Schulman 2020, Approximating KL divergence)",
+        "exp(-d) - 1 + d (not multiplied by r)",
+        lambda d, log_r: k3_of(d),
+    ),
+    "k2": KlEstimator(
+        "half the squared log-ratio, whose gradient is the reverse KL's",
+        "half its square",
+        "d^2 / 2",
+        lambda d, log_r: k2_of(d),
+    ),
+    "k3_ratio": KlEstimator(
+        "k3 times the importance ratio (TRL)",
+        "",
+        "(exp(-d) - 1 + d) r (k3 multiplied by the token's ratio r)",
+        lambda d, log_r: k3_of(d) * bounded_exp(log_r),
+        gradient_at_ratio_one="k2",
+    ),
+    "k3_straight": KlEstimator(
+        "the value of k3 with the gradient of k2 (verl)",
+        "",
+        "exp(-d) - 1 + d in value, d^2 / 2 in gradient (k3 not multiplied by r)",
+        _straight,
+        gradient_of="k2",
+    ),
+    "k1": KlEstimator(
+        "its gradient has mean 0 on fresh samples",
+        "log-ratio, as in PPO for language models",
+        "d",
+        lambda d, log_r: d,
+        slope_at_zero=True,
+        reads_reference=False,
+    ),
+    "k1_clamped": KlEstimator(
+        "k1, at least 0", "at least 0 (AlpacaFarm)", "max(d, 0)", lambda d, log_r: d.clamp(min=0), slope_at_zero=True
+    ),
+}
+"""In the order in which the knob of the loss describes them."""
+
+_IN_REWARD = sorted(name for name, one in ESTIMATORS.items() if one.in_reward)
+
+if TYPE_CHECKING:
+    RewardEstimator = str
+    LossEstimator = str
+else:
+    RewardEstimator, LossEstimator = Literal[*_IN_REWARD], Literal[*sorted(ESTIMATORS)]
 
 MAX_KL_ERROR = 0.2
 """The relative error of the KL is clipped to this, either way (1909.08593, section 2.2)."""
@@ -63,8 +137,7 @@ class KlInReward(_Penalty):
     where: Literal["reward"] = "reward"
     estimator: RewardEstimator = Field(
         default="k1",
-        description="k1: log-ratio, as in PPO for language models; k1_clamped: at least 0 (AlpacaFarm); k2: half its "
-        "square; k3: r - 1 - log r (Schulman 2020, Approximating KL divergence)",
+        description="; ".join(f"{name}: {ESTIMATORS[name].in_reward}" for name in _IN_REWARD),
     )
 
 
@@ -74,9 +147,7 @@ class KlInLoss(_Penalty):
     where: Literal["loss"] = "loss"
     estimator: LossEstimator = Field(
         default="k3",
-        description="k3: r - 1 - log r as in GRPO, whose gradient is biased; k2: half the squared log-ratio, whose "
-        "gradient is the reverse KL's; k3_ratio: k3 times the importance ratio (TRL); k3_straight: the value of k3 "
-        "with the gradient of k2 (verl); k1: its gradient has mean 0 on fresh samples; k1_clamped: k1, at least 0",
+        description="; ".join(f"{name}: {one.in_loss}" for name, one in ESTIMATORS.items()),
     )
 
 
@@ -86,32 +157,12 @@ Kl = Annotated[NoKl | KlInReward | KlInLoss, Field(discriminator="where")]
 def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> Tensor:
     """Estimate the KL at every token, in nats.
 
-    All arguments and the result have one shape. Gradients flow to `logp` alone. With r = pi / pi_old, the derivatives
-    with respect to d are:
-
-    * k1: 1. k1_clamped, which is max(k1, 0): 1 where d > 0. k2: d. k3: 1 - exp(-d).
-    * k3_ratio, which is k3 r (TRL): r (1 - exp(-d) + k3). Where r = 1 this is k2's d.
-    * k3_straight, which has the value of k3 (verl's k3+): d.
+    All arguments and the result have one shape. Gradients flow to `logp` alone. With r = pi / pi_old.
 
     Exponentials are bounded: below d = -LOG_RATIO_LIMIT k3 stays constant and has no gradient. It has no other bound.
     (verl clips k3 at 10, so tokens that became e^2.6 times less likely have no gradient.)
     """
-    log_ratio = logp - ref_logp.detach()
-    match estimator:
-        case "k1":
-            return log_ratio
-        case "k1_clamped":
-            return log_ratio.clamp(min=0)
-        case "k2":
-            return k2_of(log_ratio)
-        case "k3":
-            return k3_of(log_ratio)
-        case "k3_ratio":
-            return k3_of(log_ratio) * bounded_exp(logp - old_logp.detach())
-        case "k3_straight":
-            # Straight-through: the bracket is 0 in value and has k2's gradient.
-            k2 = k2_of(log_ratio)
-            return k3_of(log_ratio).detach() + (k2 - k2.detach())
+    return ESTIMATORS[estimator].of(logp - ref_logp.detach(), logp - old_logp.detach())
 
 
 def kl_penalties(kl: KlInReward, old_logp: Tensor, ref_logp: Tensor, coefficient: float, mask: Tensor) -> Tensor:

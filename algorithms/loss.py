@@ -13,10 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from algorithms.aggregation import AGGREGATIONS, Aggregation, Count
 from algorithms.critic import value_losses
 from algorithms.diagnostics import TokenTrace, ValueTrace, update_metrics
 from algorithms.kl import KlInLoss, kl_estimate
-from algorithms.objective import Aggregation, Objective
+from algorithms.objective import Objective
 from algorithms.rules import checked, importance_ratio, token_losses
 from algorithms.sampler_correction import NoCorrection, SamplerWeights, corrected
 from algorithms.selection import select_tokens, selected_losses
@@ -80,9 +81,9 @@ class TokenBatch:
     groups: Tensor | None = None
     """[B] integers: rows with equal numbers answer one prompt."""
     group_tokens: Tensor | None = None
-    """[B] mask-1 tokens in the whole group of each row, for group_token_mean on a part of a step."""
+    """[B] mask-1 tokens in the whole group of each row; needed on a part of a step, for means over groups."""
     max_completion_tokens: int | None = None
-    """The rollout's limit, the length of constant_length."""
+    """The rollout's limit, a divisor of some aggregations."""
     step: StepSize | None = None
     """The size of the optimiser step that this batch is a part of; None: it is the whole step."""
     step_sequences: InitVar[int | None] = None
@@ -278,8 +279,8 @@ def update_metric_names(objective: Objective) -> tuple[str, ...]:
 def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor:
     """Return this batch's share [] in the step's loss, from the losses of its tokens [B, T].
 
-    Shares add up to the loss of the step, however its rows are split into micro-batches. Under micro_token_mean that
-    loss itself depends on the split. A fully masked completion, group or micro-batch adds nothing to the sum. It counts
+    Shares add up to the loss of the step, however its rows are split into micro-batches, unless the aggregation itself
+    depends on the split. A fully masked completion, group or micro-batch adds nothing to the sum. It counts
     in the denominator over its kind and not in those over tokens (as in TRL and in verl's engines).
 
     Raises ValueError if the batch lacks the aggregation's denominator.
@@ -305,49 +306,40 @@ def masked(mask: Tensor, tensor: Tensor) -> Tensor:
 
 def _divisors(mask: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor | int:
     """Return the denominators of token losses: [B, 1], or one number for all rows. mask: the batch's, as bool."""
-    # Every count is at least 1. A row without tokens adds 0 to the sum, but 0 / 0 would make its gradient NaN, even
-    # under the mask.
     lengths = mask.sum(1, keepdim=True)
-    match aggregation:
-        case "token_mean":
-            return lengths.sum().clamp(min=1) if batch.step is None else _count("tokens", batch.step)
-        case "micro_token_mean":
-            micro_batches = 1 if batch.step is None else _count("micro_batches", batch.step)
-            return micro_batches * lengths.sum().clamp(min=1)
-        case "group_token_mean":
-            return _group_divisors(lengths, batch)
-        case "seq_mean_token_mean":
-            return _sequences(batch) * lengths.clamp(min=1)
-        case "seq_mean_token_sum":
-            return _sequences(batch)
-        case "constant_length":
-            if batch.max_completion_tokens is None:
-                raise InvalidError("algorithms.limit_missing")
-            return _sequences(batch) * batch.max_completion_tokens
+    # A row without tokens adds 0 to the sum, but 0 / 0 would make its gradient NaN, even under the mask.
+    weight, rows = AGGREGATIONS[aggregation], lengths.clamp(min=1)
+    divisors: Tensor | int = weight.divisor(lambda name: _count(name, batch, lengths), rows)
+    return divisors
 
 
-def _sequences(batch: TokenBatch) -> int:
-    # 1 for a step without rows: there is nothing to divide.
-    return max(1, len(batch.mask)) if batch.step is None else _count("sequences", batch.step)
-
-
-def _group_divisors(lengths: Tensor, batch: TokenBatch) -> Tensor:
+def _count(name: Count, batch: TokenBatch, lengths: Tensor) -> Tensor | int:
+    """Return a count over the whole optimiser step, at least 1, for all rows or for each [B, 1]."""
+    if name == "micro_batch_tokens":
+        return lengths.sum().clamp(min=1)
+    if name == "limit":
+        if batch.max_completion_tokens is None:
+            raise InvalidError("algorithms.limit_missing")
+        return batch.max_completion_tokens
     if batch.step is not None:
-        if batch.group_tokens is None:
-            raise InvalidError("algorithms.count_missing", name="group_tokens", field="group_tokens")
-        return _count("groups", batch.step) * batch.group_tokens[:, None].clamp(min=1)
+        in_step, field = (batch.step, f"step.{name}") if name != "group_tokens" else (batch, name)
+        count: Tensor | int | None = getattr(in_step, name)
+        if count is None:
+            raise InvalidError("algorithms.count_missing", name=name, field=field)
+        return count if isinstance(count, int) else count[:, None].clamp(min=1)
+    match name:
+        case "micro_batches":
+            return 1
+        case "tokens":
+            return lengths.sum().clamp(min=1)
+        case "sequences":
+            return max(1, len(lengths))  # 1 for a step without rows: there is nothing to divide
     if batch.groups is None:
         raise InvalidError("algorithms.groups_missing")
     names, group = torch.unique(batch.groups, return_inverse=True)
-    group_tokens = torch.zeros_like(lengths).index_add(0, group, lengths)[group]
-    return len(names) * group_tokens.clamp(min=1)
-
-
-def _count(name: str, step: StepSize) -> int:
-    count: int | None = getattr(step, name)
-    if count is None:
-        raise InvalidError("algorithms.count_missing", name=name, field=f"step.{name}")
-    return count
+    if name == "groups":
+        return len(names)
+    return torch.zeros_like(lengths).index_add(0, group, lengths)[group].clamp(min=1)
 
 
 def _needed(name: str, tensor: Tensor | None, reason: str) -> Tensor:

@@ -38,8 +38,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from algorithms.objective import GROUP_BASELINES, Aggregation, Objective, acts_without_advantage
-from algorithms.rules import Ratio, Rule, Sign
+from algorithms.kl import ESTIMATORS
+from algorithms.objective import GROUP_BASELINES, Objective, acts_without_advantage
+from algorithms.rules import RATIOS, Ratio, Rule, Sign
 from harness import plugins
 from harness.errors import InvalidError
 from harness.settings import KnobValue, active_knobs, knobs_of
@@ -48,16 +49,6 @@ from harness.settings.marks import CannotAct
 Said = TypeVar("Said")
 
 _ONE_STEP = "with one optimiser step per rollout "
-
-# Aggregation -> its denominator, and the power of n_i in a token's weight.
-_TOKEN_WEIGHT: dict[Aggregation, tuple[str, int]] = {
-    "token_mean": ("tokens", 0),
-    "micro_token_mean": ("tokens of the micro-batch", 0),
-    "group_token_mean": ("tokens of the group", 0),
-    "seq_mean_token_mean": ("completions", -1),
-    "seq_mean_token_sum": ("completions", 0),
-    "constant_length": ("completions x max_completion_tokens", 0),
-}
 
 
 def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout: int) -> dict[str, str]:
@@ -126,10 +117,10 @@ class _Pair:
         for knob, sign in self._rule_knob_facts(lambda rule: rule.acts_on_sign()).items():
             if sign not in self._signs():
                 reasons[knob] = f"it acts on {sign} advantages only, which advantage_sign removes"
-        reasons |= dict.fromkeys(
-            self._inert_kl(first_step=False),
-            "k3_straight has the gradient of k2, and that of k1 does not depend on the reference",
-        )
+        every = ESTIMATORS.items()
+        shared = [f"{name} has the gradient of {one.gradient_of}" for name, one in every if one.gradient_of]
+        free = [f"that of {name} does not depend on the reference" for name, one in every if not one.reads_reference]
+        reasons |= dict.fromkeys(self._inert_kl(first_step=False), ", and ".join([*shared, *free]))
         if self._values("zero_std") == {"keep", "mask"} and all(map(_equal_rewards_add_nothing, self.both)):
             reasons["zero_std"] = (
                 "groups of equal rewards have no advantage and no other term of the loss, and stay in the denominator "
@@ -202,20 +193,22 @@ class _Pair:
             return False
         weights = []
         for objective in self.both:
-            term, (denominator, power) = self._policy_term(objective), _TOKEN_WEIGHT[objective.aggregation]
-            weights.append((denominator, power + term.length_power, term._replace(length_power=0)))
+            term, weight = self._policy_term(objective), objective.token_weight
+            power = term.length_power - weight.length_power
+            weights.append((set(weight.counts), power, term._replace(length_power=0)))
         return weights[0] == weights[1]
 
     def _policy_term(self, objective: Objective) -> _PolicyTerm:
-        rule = objective.rule
+        rule, ratio = objective.rule, RATIOS.get(objective.ratio)
         slopes = tuple(rule.slope_at_ratio_one(sign) for sign in self._signs())
         return _PolicyTerm(
             slopes=slopes,
             unsaid=(rule, objective.ratio) if None in slopes else None,
-            shared=rule.differentiates_ratio
-            and objective.ratio in ("sequence_mean", "sequence_product")
+            shared=ratio is not None
+            and rule.differentiates_ratio
+            and ratio.of_completion
             and not all(map(_constant_within_completions, self.both)),
-            length_power=int(rule.differentiates_ratio and objective.ratio == "sequence_product"),
+            length_power=ratio.length_power if ratio and rule.differentiates_ratio else 0,
         )
 
     def _signs(self) -> list[Sign]:
@@ -260,18 +253,18 @@ def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...
     kl, knobs = objective.kl, _active_knobs(objective.kl)
     if kl.where == "none":
         return ("none",)
+    estimator = ESTIMATORS[kl.estimator]
     if kl.where == "reward":
         return ("reward", *knobs.values())
-    # The policy is its own reference in the first step: d is 0, where only k1 and k1_clamped can have a gradient.
-    if first_step and kl.reference == "iteration_start" and kl.estimator not in ("k1", "k1_clamped"):
+    # The policy is its own reference in the first step: d is 0.
+    if first_step and kl.reference == "iteration_start" and not estimator.slope_at_zero:
         return ("none",)
-    form: str = kl.estimator
+    form = kl.estimator
     # An adaptive beta follows the value of the estimate too, so equal gradients are not enough there.
     if kl.control == "fixed":
-        if form == "k1":
-            return ("k1", kl.beta)
-        if form == "k3_straight" or (form == "k3_ratio" and first_step):
-            form = "k2"
+        if not estimator.reads_reference:
+            return (form, kl.beta)
+        form = (first_step and estimator.gradient_at_ratio_one) or estimator.gradient_of or form
     return (form, *(value for knob, value in knobs.items() if knob != "estimator"))
 
 
@@ -285,5 +278,5 @@ def _equal_rewards_add_nothing(objective: Objective) -> bool:
         and objective.kl.where != "reward"
         and objective.distill.where != "reward"
         and not acts_without_advantage(objective)
-        and _TOKEN_WEIGHT[objective.aggregation][0].startswith("completions")
+        and set(objective.token_weight.counts) <= {"sequences", "limit"}
     )

@@ -18,11 +18,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from algorithms.aggregation import AGGREGATIONS, Aggregation, TokenWeight
 from algorithms.critic import Critic
 from algorithms.distillation import Distill, NoDistillation
 from algorithms.entropy import Entropy
 from algorithms.kl import Kl, NoKl
-from algorithms.rules import RULES, Ratio, Rule
+from algorithms.rules import RATIOS, RULES, Ratio, Rule
 from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.sampler_correction import NoCorrection, SamplerCorrection
 from algorithms.selection import NoSelection, Select
@@ -34,14 +35,6 @@ Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_
 Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
 AdvantageSign = Literal["both", "positive", "negative"]
 Credit = Literal["completion", "steps"]
-Aggregation = Literal[
-    "token_mean",
-    "micro_token_mean",
-    "group_token_mean",
-    "seq_mean_token_mean",
-    "seq_mean_token_sum",
-    "constant_length",
-]
 ZeroStd = Literal["keep", "mask", "drop", "refill"]
 
 GROUP_BASELINES: tuple[Baseline, ...] = ("group_mean", "leave_one_out", "length_weighted")
@@ -151,20 +144,15 @@ class Objective(Settings):
     )
     ratio: Ratio = Field(
         default="none",
-        description="importance ratio r of the current policy to the rollout policy. token: of each token (PPO); "
-        "sequence_mean: of the whole completion, the geometric mean of its tokens' ratios (GSPO, 2507.18071, eq. 7); "
-        "sequence_product: their product (RLOO in TRL); none: for rules that have no ratio",
+        description="importance ratio r of the current policy to the rollout policy. "
+        f"{'; '.join(f'{name}: {ratio.about}' for name, ratio in RATIOS.items())}; none: for rules that have no ratio",
     )
     rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
     aggregation: Annotated[Aggregation, InWords(default="the algorithm's")] = Field(
-        description="how token losses become one number over the whole optimiser step. token_mean: their mean (DAPO, "
-        "2503.14476, eq. 8); micro_token_mean: the mean over micro-batches of each one's mean, which depends on how "
-        "the step is split (bnpo in TRL); group_token_mean: the mean over prompts of the mean over their tokens "
-        "(CISPO); seq_mean_token_mean: the mean over completions of the mean over their tokens (GRPO, eq. 3); "
-        "seq_mean_token_sum: the mean over completions of the sum over their tokens (the exact policy gradient); "
-        "constant_length: the same, divided by max_completion_tokens (Dr. GRPO). No default: trainers disagree under "
-        "the same algorithm's name",
+        description="how token losses become one number over the whole optimiser step. "
+        f"{'; '.join(f'{name}: {weight.about}' for name, weight in AGGREGATIONS.items())}. No default: trainers "
+        "disagree under the same algorithm's name",
     )
     kl: Kl = NoKl()
     sequence_penalty: Annotated[
@@ -190,6 +178,11 @@ class Objective(Settings):
     )
     sampler_correction: SamplerCorrection = NoCorrection()
 
+    @property
+    def token_weight(self) -> TokenWeight:
+        """What the value of `aggregation` stands for."""
+        return AGGREGATIONS[self.aggregation]
+
     def contradictions(self) -> Iterator[InvalidError]:
         yield from _ratio_problems(self)
         yield from _sampler_problems(self)
@@ -199,9 +192,8 @@ class Objective(Settings):
 
 def acts_without_advantage(objective: Objective) -> bool:
     """Return whether a completion whose advantages are all 0 can have a gradient, or change that of others."""
-    # A selection ranks all tokens of the step, and kl_cov penalises those it selects at any advantage. Under
-    # micro_token_mean a completion counts in the denominator of its micro-batch only if it is part of it. The other
-    # denominators are counts over the whole step.
+    # A selection ranks all tokens of the step, and kl_cov penalises those it selects at any advantage. A completion
+    # counts in the tokens of its micro-batch only if it is part of it; other denominators are of the whole step.
     return (
         objective.rule.acts_without_advantage
         or objective.kl.where == "loss"
@@ -211,7 +203,7 @@ def acts_without_advantage(objective: Objective) -> bool:
         or objective.sequence_penalty > 0
         or objective.baseline == "critic"
         or objective.select.type != "none"
-        or objective.aggregation == "micro_token_mean"
+        or objective.token_weight.depends_on_split
     )
 
 
@@ -222,11 +214,8 @@ def _ratio_problems(objective: Objective) -> Iterator[InvalidError]:
         yield InvalidError("algorithms.ratio_of_other_rules", ratio=ratio, rule=rule.type, instead=instead)
     # These selections set losses of tokens to 0. With one ratio for the whole completion the gradient of every other
     # token still reaches the log-probs of those tokens.
-    if (
-        select in ("clip_cov", "top_entropy")
-        and ratio in ("sequence_mean", "sequence_product")
-        and rule.differentiates_ratio
-    ):
+    shared = ratio != "none" and RATIOS[ratio].of_completion and rule.differentiates_ratio
+    if select in ("clip_cov", "top_entropy") and shared:
         yield InvalidError("algorithms.selection_by_completions", select=select, ratio=ratio)
 
 

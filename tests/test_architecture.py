@@ -67,6 +67,11 @@ MAY_IMPORT = {
     "harness.__main__": PACKAGES,
     "harness.shelves": PACKAGES,
     "reports.statistics": ("reports.statistics",),
+    # The weights of tokens are data, given once, for the loss and for the report.
+    "reports.measure.difficulty": (
+        *("reports.statistics", "reports.processes", "reports.measure", "harness.records"),
+        "algorithms.aggregation",
+    ),
 }
 
 PRODUCT_LINES = 85_650

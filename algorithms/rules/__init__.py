@@ -12,7 +12,8 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from harness.errors import RefusedError
@@ -22,7 +23,44 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
-Ratio = Literal["none", "token", "sequence_mean", "sequence_product"]
+
+@dataclass(frozen=True)
+class ImportanceRatio:
+    """How the log-ratios of tokens form r: all that is known of a value of the knob `ratio`."""
+
+    about: str
+    """What the knob's description says of the value."""
+    formula: str
+    log_of: Callable[[Tensor, Tensor], Tensor]
+    """Returns log r [B, T] or [B, 1], from log-ratios [B, T], 0 outside the mask, and the counts of tokens [B, 1]."""
+    of_completion: bool = True
+    """Whether the tokens of a completion share one ratio."""
+    length_power: int = 0
+    """The power of n_i in the gradient by a token's log-prob, where r and the advantages are the same for all."""
+
+
+RATIOS: Mapping[str, ImportanceRatio] = {
+    "token": ImportanceRatio(
+        "of each token (PPO)", "r = pi / pi_old of the token", lambda log_ratio, n: log_ratio, of_completion=False
+    ),
+    "sequence_mean": ImportanceRatio(
+        "of the whole completion, the geometric mean of its tokens' ratios (GSPO, 2507.18071, eq. 7)",
+        "r = (product over the completion's tokens of pi / pi_old)^(1 / n_i)",
+        lambda log_ratio, n: log_ratio.sum(1, keepdim=True) / n,
+    ),
+    "sequence_product": ImportanceRatio(
+        "their product (RLOO in TRL)",
+        "r = product over the completion's tokens of pi / pi_old",
+        lambda log_ratio, n: log_ratio.sum(1, keepdim=True),
+        length_power=1,
+    ),
+}
+"""Every value of the knob `ratio` but `none`, which is for rules that have none."""
+
+if TYPE_CHECKING:
+    Ratio = str
+else:
+    Ratio = Literal["none", *RATIOS]
 Sign = Literal["positive", "negative"]
 
 LOG_RATIO_LIMIT = 20.0
@@ -37,7 +75,7 @@ class Rule(Settings):
 
     type: str
 
-    ratios: ClassVar[tuple[Ratio, ...]] = ("token", "sequence_mean", "sequence_product")
+    ratios: ClassVar[tuple[Ratio, ...]] = tuple(RATIOS)
     """The importance ratios that the rule can use; empty: it has no ratio, and the knob `ratio` does not exist."""
     differentiates_ratio: ClassVar[bool] = True
     """Whether the gradient reaches log pi through r. False for a rule that uses r as a weight, or not at all."""
@@ -230,14 +268,8 @@ def importance_ratio(kind: Ratio, log_ratio: Tensor, mask: Tensor) -> Tensor:
 
     log_ratio [B, T]: log pi - log pi_old, 0 outside the mask. mask [B, T] bool.
     """
-    match kind:
-        case "none":
-            return log_ratio.new_ones(log_ratio.shape)
-        case "token":
-            return bounded_exp(log_ratio)
-        case "sequence_mean":
-            log_r = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
-        case "sequence_product":
-            log_r = log_ratio.sum(1, keepdim=True)
+    if kind == "none":
+        return log_ratio.new_ones(log_ratio.shape)
     # The bound is on the combined log-ratio, not on those of tokens: single tokens may leave it and cancel out.
+    log_r = RATIOS[kind].log_of(log_ratio, mask.sum(1, keepdim=True).clamp(min=1))
     return bounded_exp(log_r).expand_as(log_ratio)

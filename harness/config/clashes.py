@@ -411,10 +411,10 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
             f"{together} with train.device={train.device}: each process takes a GPU of its own. Set train.device to "
             "cuda, or processes to 1"
         )
-    if isinstance(objective, Objective) and objective.aggregation == "micro_token_mean":
+    if isinstance(objective, Objective) and objective.token_weight.depends_on_split:
         yield (
-            f"{together} with objective.aggregation=micro_token_mean: the objective would depend on how the rows are "
-            "split. Choose another aggregation, or set processes to 1"
+            f"{together} with objective.aggregation={objective.aggregation}: the objective would depend on how the "
+            "rows are split. Choose another aggregation, or set processes to 1"
         )
     if train.sharding == "rows":
         return

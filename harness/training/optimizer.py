@@ -282,8 +282,8 @@ class TokenBudget:
     @classmethod
     def of(cls, spec: RunSpec) -> TokenBudget:
         objective = spec.objective
-        micro = isinstance(objective, Objective) and objective.aggregation == "micro_token_mean"
-        return cls(spec.train.micro_batch_tokens, divisible=not micro)
+        is_split = isinstance(objective, Objective) and objective.token_weight.depends_on_split
+        return cls(spec.train.micro_batch_tokens, divisible=not is_split)
 
     def run(self, split: Callable[[int], list[Tensor]], work: Callable[[list[Tensor]], T]) -> T:
         """Return work(split(tokens)), rerun with half the tokens whenever memory runs out.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from algorithms.aggregation import AGGREGATIONS, Count
 from harness.records.rollouts import spread
 from harness.records.tables import as_array, read_parquet, require_values
 from reports.measure import Analysis, derived
@@ -152,28 +153,27 @@ class RolloutColumns:
 def loss_divisors(objective: Mapping[str, object], rows: RolloutColumns, limit: FloatArray) -> FloatArray:
     """Return the divisor of the loss of each row's tokens [n_rows], as in `algorithms.loss`.
 
-    limit [n_rows]: the completion limit. NaN if the objective has no aggregation. micro_token_mean is taken as
-    token_mean, which it equals in a single micro-batch: the split of a step is not recorded.
+    limit [n_rows]: the completion limit. NaN if the objective has no aggregation. A step counts as one micro-batch, as
+    its split is not recorded.
     """
+    weight = AGGREGATIONS.get(str(objective.get("aggregation")))
+    if weight is None:
+        return np.full(len(rows.step), np.nan)
     # One integer per (step, update), so that np.unique numbers the optimiser steps.
     _, batch = np.unique(rows.step * (rows.update.max() + 1) + rows.update, return_inverse=True)
     loss_tokens = np.where(rows.in_loss(objective), rows.tokens, 0.0)
-    completions = np.bincount(batch, rows.learned)[batch]
-    match objective.get("aggregation"):
-        case "token_mean" | "micro_token_mean":
-            return np.asarray(np.bincount(batch, loss_tokens)[batch])
-        case "group_token_mean":
-            pairs = np.unique(np.column_stack([batch, rows.group])[rows.learned], axis=0)
-            groups = np.bincount(pairs[:, 0], minlength=batch.max() + 1)[batch]
-            return np.asarray(groups * np.bincount(rows.group, loss_tokens)[rows.group])
-        case "seq_mean_token_mean":
-            return np.asarray(completions * rows.tokens)
-        case "seq_mean_token_sum":
-            return np.asarray(completions, dtype=np.float64)
-        case "constant_length":
-            return np.asarray(completions * limit)
-        case _:
-            return np.full(len(batch), np.nan)
+    pairs = np.unique(np.column_stack([batch, rows.group])[rows.learned], axis=0)
+    tokens = np.bincount(batch, loss_tokens)[batch]
+    counts: dict[Count, object] = {
+        "tokens": tokens,
+        "micro_batches": 1,
+        "micro_batch_tokens": tokens,
+        "groups": np.bincount(pairs[:, 0], minlength=batch.max() + 1)[batch],
+        "group_tokens": np.bincount(rows.group, loss_tokens)[rows.group],
+        "sequences": np.bincount(batch, rows.learned)[batch],
+        "limit": limit,
+    }
+    return np.asarray(weight.divisor(counts.__getitem__, rows.tokens), dtype=np.float64)
 
 
 def _rollouts(measurement: Measurement) -> Iterator[RolloutColumns]:

@@ -19,7 +19,7 @@ from algorithms import (
     select_tokens,
     with_overrides,
 )
-from algorithms.objective import Aggregation
+from algorithms.aggregation import Aggregation
 
 GRPO = with_overrides(preset("grpo", Objective), {"kl.where": "none"})
 EVERY_AGGREGATION: tuple[Aggregation, ...] = get_args(Aggregation)
@@ -30,7 +30,6 @@ RULES: tuple[dict[str, object], ...] = (
     {"rule.type": "ppo_clip", "rule.dual_clip": 1.5},
     {"rule.type": "cispo", "rule.weight_min": 0.8, "rule.weight_max": 1.2},
 )
-RATIOS = ("token", "sequence_mean", "sequence_product")
 
 # Every term of the loss in every form, as overrides of GRPO. All are non-zero on a random batch.
 TERMS: tuple[dict[str, object], ...] = (

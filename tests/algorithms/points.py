@@ -7,6 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from algorithms import Objective, preset, presets, with_overrides
+from algorithms.aggregation import AGGREGATIONS
+from algorithms.kl import ESTIMATORS
+from algorithms.rules import RATIOS
 from harness.settings import knobs_of
 
 POLICY_GRADIENT_KNOBS = tuple(knobs_of(Objective))
@@ -27,7 +30,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "pass_k": (1, 2, 3),
     "advantage_sign": ("both", "positive", "negative"),
     "credit": ("completion", "steps"),
-    "ratio": ("token", "sequence_mean", "sequence_product"),
+    "ratio": tuple(RATIOS),
     "rule.type": ("policy_gradient", "supervised", "weighted", "ppo_clip", "cispo", "sapo", "gmpo"),
     "rule.clip_low": (0.2, 0.1),
     "rule.clip_high": (0.2, 0.28),
@@ -44,16 +47,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "select.cov_low": (1.0, -0.5),
     "select.cov_high": (5.0, 9.0),
     "select.coef": (1.0, 0.1),
-    "aggregation": (
-        "token_mean",
-        "micro_token_mean",
-        "group_token_mean",
-        "seq_mean_token_mean",
-        "seq_mean_token_sum",
-        "constant_length",
-    ),
+    "aggregation": tuple(AGGREGATIONS),
     "kl.where": ("none", "reward", "loss"),
-    "kl.estimator": ("k1", "k1_clamped", "k2", "k3", "k3_ratio", "k3_straight"),
+    "kl.estimator": tuple(sorted(ESTIMATORS)),
     "kl.beta": (0.001, 0.2),
     "kl.reference": ("initial", "refreshed", "iteration_start"),
     "kl.refresh_every_steps": (50, 7),

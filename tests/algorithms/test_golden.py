@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +27,6 @@ from algorithms import (
 from algorithms.critic import value_losses
 from algorithms.kl import LossEstimator
 from algorithms.loss import aggregate
-from algorithms.objective import Aggregation
 from algorithms.sampler_correction import NoCorrection, corrected
 from tests.algorithms.cases import GRPO, value_and_gradient
 from tests.algorithms.preference.test_golden import PREFERENCE_ENTRIES
@@ -256,7 +255,7 @@ def test_value_loss(mode: str) -> None:
     """Its new values are the old ones plus 0.3, clipped at 0.2, and its returns are those of verl/gae."""
     values, returns = given("values"), torch.tensor(lookup("verl/gae")["returns"], dtype=torch.float64)
     losses = value_losses(values + 0.3, values, returns, value_clip=0.2)
-    value = aggregate(losses, cast(Aggregation, AGGREGATION_OF_VERL[mode]), golden_batch())
+    value = aggregate(losses, AGGREGATION_OF_VERL[mode], golden_batch())
     assert value.item() == pytest.approx(lookup("verl/value_loss")[mode], abs=TOLERANCE)
 
 

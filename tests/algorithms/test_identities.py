@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms import Objective, preset, with_overrides
-from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, RATIOS, RULES, gradients, random_batch, value_and_gradient
+from algorithms.rules import RATIOS
+from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, RULES, gradients, random_batch, value_and_gradient
 
 EVERYWHERE = pytest.mark.parametrize("aggregation", EVERY_AGGREGATION)
 EVERY_RATIO = pytest.mark.parametrize("ratio", RATIOS)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from algorithms import Coefficients, Objective, StepSize, TokenBatch, policy_loss, preset, presets, with_overrides
+from algorithms.aggregation import AGGREGATIONS, Aggregation
 from algorithms.loss import aggregate
-from algorithms.objective import Aggregation
+from algorithms.rules import RATIOS
 from tests.algorithms.cases import (
     EVERY_AGGREGATION,
     GRPO,
-    RATIOS,
     every_term,
     gradients,
     identify,
@@ -53,7 +53,7 @@ def assert_same_gradients(ours: Tensor, expected: Tensor, batch: TokenBatch, obj
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=identify(objective))
 
 
-@pytest.mark.parametrize("aggregation", [name for name in EVERY_AGGREGATION if name != "micro_token_mean"])
+@pytest.mark.parametrize("aggregation", [name for name, one in AGGREGATIONS.items() if not one.depends_on_split])
 @settings(max_examples=2, deadline=None)
 @given(seed=seeds, micro_batch=st.lists(st.integers(0, 3), min_size=8, max_size=8).map(torch.tensor))
 def test_micro_batches_sum_to_the_step(aggregation: Aggregation, seed: int, micro_batch: Tensor) -> None:

@@ -186,10 +186,10 @@ def _unmeasurable(objective: AnyObjective) -> Iterator[str]:
             f"objective.entropy.adaptive.type={objective.entropy.adaptive.type}: its coefficient is found in training. "
             "Set objective.entropy.adaptive.type to none, and objective.entropy.bonus to a coefficient"
         )
-    if objective.aggregation == "micro_token_mean":
+    if objective.token_weight.depends_on_split:
         yield (
-            "objective.aggregation=micro_token_mean: it depends on how a step is split into micro-batches, and an "
-            "estimate is not split. Set objective.aggregation to token_mean"
+            f"objective.aggregation={objective.aggregation}: it depends on how a step is split into micro-batches, and "
+            "an estimate is not split. Set objective.aggregation to token_mean"
         )
 
 

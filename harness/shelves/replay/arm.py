@@ -158,8 +158,8 @@ def remarks(objective: Objective, spec: RunSpec) -> Iterator[str]:
         )
     if objective.zero_std == "refill" and (own is None or own.zero_std != "refill"):
         yield "groups of equal rewards are dropped (zero_std=refill), and no others drawn in their place"
-    if objective.aggregation == "micro_token_mean":
-        yield "each optimiser step is one micro-batch (aggregation=micro_token_mean depends on the split)"
+    if objective.token_weight.depends_on_split:
+        yield f"each optimiser step is one micro-batch (aggregation={objective.aggregation} depends on the split)"
 
 
 def _added_to_rewards(objective: Objective) -> Overlong | None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from algorithms import TokenBatch, advantages, policy_loss, preset
-from algorithms.objective import Aggregation
+from algorithms.aggregation import Aggregation
 from harness.records.files import DamagedRecordError
 from reports.measure.difficulty import BINS, bin_of, difficulty
 from reports.measure.measurements import Measurement, read_measurements
