@@ -139,9 +139,9 @@ class Objective(Settings):
     )
     credit: Annotated[Credit, OF_REWARDS] = Field(
         default="completion",
-        description="what is rewarded. completion: the complete completion; steps: each of its steps. The step rewards "
-        "are standardised over the group, and a token's advantage is their sum over all steps that end at this token "
-        "or later (process supervision, 2402.03300, section 4.1.3)",
+        description="what is rewarded. completion: the completion as a whole; steps: each of its steps. The step "
+        "rewards are standardised over the group, and a token's advantage is their sum over all steps that end at this "
+        "token or later (process supervision, 2402.03300, section 4.1.3)",
     )
     pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out")), OF_REWARDS, YOUNGER] = Field(
         default=1,
@@ -174,8 +174,8 @@ class Objective(Settings):
     ] = Field(
         default=0.0,
         ge=0,
-        description="tau: adds tau / 2 times the square of a completion's log-ratio to the rollout policy to the sum "
-        "of its token losses (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
+        description="tau: tau / 2 times the square of a completion's log-ratio to the rollout policy is added to the "
+        "sum of its token losses (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
     )
     entropy: Entropy = Entropy()
     distill: Annotated[Distill, YOUNGER] = NoDistillation()
