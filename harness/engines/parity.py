@@ -27,7 +27,7 @@ LENGTHS_TOKENS = (2, 17, 48)
 
 
 def probe_sequences(model: PreTrainedModel) -> list[list[int]]:
-    """Return fixed pseudo-random token sequences for this vocabulary, leaving room for one more token in the context."""
+    """Return fixed pseudo-random token sequences for this vocabulary. The context has room for one more token."""
     import torch
 
     longest = (getattr(model.config, "max_position_embeddings", None) or max(LENGTHS_TOKENS) + 1) - 1

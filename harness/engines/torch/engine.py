@@ -261,7 +261,7 @@ class ChunkDecoding:
         return batch.count - int(batch.ended[: batch.count].sum())
 
     def _next_batch(self, running: int, ahead: int) -> DecodingBatch:
-        """Return the batch for the next steps. It is new if samples diverge, enough rows are idle or columns run out."""
+        """Return the batch for the next steps: a new one if samples diverge, many rows are idle or columns run out."""
         batch = self._batch
         used = self._width + self._tokens - 1
         full = used + ahead > batch.columns

@@ -5,8 +5,9 @@ from __future__ import annotations
 CPU_CACHE_BYTES = 2 * 2**30
 """Size of vLLM's key-value cache on a CPU, allocated at its start. On CUDA, `rollout.vllm_memory_frac` sets it."""
 SLEEPS_ABOVE_BYTES = 3 * 10**9
-"""On CUDA, vLLM sleeps between calls if the weights are larger than this, which is 1.5 billion weights in bfloat16. For a
-smaller model, the memory is not worth the time.
+"""On CUDA, vLLM sleeps between calls if the weights are larger than this, 1.5 billion weights in bfloat16.
+
+For a smaller model, the memory is not worth the time.
 """
 COLDEST, HOTTEST = 0.01, 2.0
 """vLLM silently raises temperatures below COLDEST, except 0, and refuses temperatures above HOTTEST."""
