@@ -29,7 +29,7 @@ ChatTemplate = Literal["auto", "tokenizer", "plain"]
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model and its tokenizer. The model is in evaluation mode, because dropout would set sampler and trainer apart."""
+    """A model and its tokenizer. The model is in evaluation mode, since dropout would set sampler and trainer apart."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
