@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 
 def require_demonstrations(recipe: SupervisedColdStart) -> None:
-    """Raise RefusedError or EvalError if demonstrations are missing, or lack steps that the recipe leaves out or cuts."""
+    """Raise RefusedError or EvalError if demonstrations are missing, or lack steps that the recipe must remove."""
     if recipe.data == MIXED_DEMONSTRATIONS:
         return
     template, task = get_template(recipe.template), _task_of(recipe)

@@ -249,7 +249,7 @@ class PolicyUpdate:
         return report
 
     def _tokens_taught(self, batch: Batch, done: list[StepLosses]) -> int:
-        """Count the completion tokens that the teacher scored: once per batch for a reward, or in each pass for the loss."""
+        """Count the completion tokens that the teacher scored: once for a reward, or in each pass for the loss."""
         match self._objective.distill.where:
             case "none":
                 return 0
