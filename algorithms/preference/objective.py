@@ -73,7 +73,7 @@ class PreferenceObjective(Settings):
         default=0.1,
         gt=0,
         description="scale of log-ratios before the link. For square and sppo_hard, the target is 1 / (2 beta); for "
-        "odds_ratio, beta is the weight of the term. Default: TRL, and the DPO paper's dialogue runs",
+        "odds_ratio, beta is the weight of the term; default: TRL, and the DPO paper's dialogue runs",
     )
     margin: Annotated[float, OnlyWith("link", ("logistic", "hinge"))] = Field(
         default=0.0,

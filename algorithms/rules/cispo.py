@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Cispo(Rule):
     """-A stop_gradient(clip(r, weight_min, weight_max)) log pi (2506.13585): every token keeps a gradient.
 
-    weight_min and weight_max bound the weight itself. The paper writes them as 1 - eps_low and 1 + eps_high.
+    The bounds weight_min and weight_max apply to the weight itself. The paper writes them as 1 - eps_low and 1 +
+    eps_high.
     """
 
     type: Literal["cispo"] = "cispo"
