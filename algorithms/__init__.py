@@ -1,7 +1,7 @@
 """The mathematics of policy updates: the knob spaces of objectives, and pure functions on tensors.
 
-This package holds the policy-gradient objectives, and `algorithms.preference` those on pairs of completions. Objectives
-and presets do not need torch: the tensor functions are imported on first use.
+Policy-gradient objectives are in this package, and objectives on pairs of completions in `algorithms.preference`.
+Objectives and presets do not need torch: the tensor functions are imported on first use.
 """
 
 from __future__ import annotations

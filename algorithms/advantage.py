@@ -2,7 +2,7 @@
 
 Rewards come as `RewardedTokens`. A baseline is subtracted from them and the result is divided by a scale. `credit`
 decides which tokens get the quotient. A segment is a set of entries that share a mean or std: a prompt's group, an
-optimiser step, or the whole batch. `segments` numbers the segment of each entry; numbers are below the entry count.
+optimiser step, or the whole batch. `segments` [N] is the number of each entry's segment, below N.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def advantages(
       all later ones (REINFORCE++). The critic discounts them (GAE). credit=steps takes them as the rewards of steps,
       with NaN at tokens where no step ends. Every other baseline adds their sum to the completion's reward.
     * peers [B]: for random_peer, the row of the same group whose reward is this row's baseline.
-    * mini_batches [B] integers: for mini_batch_std, equal for the rows of one optimiser step. None: all rows form one
+    * mini_batches [B] integers: for mini_batch_std, equal for rows of the same optimiser step. None: all rows form one
       step.
 
     Corner cases:

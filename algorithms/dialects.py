@@ -64,7 +64,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Config:
-    """One class or file of settings of a trainer."""
+    """A trainer's class or file of settings."""
 
     name: str
     family: Family

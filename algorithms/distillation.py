@@ -163,7 +163,7 @@ class _Outcomes(NamedTuple):
     teacher: Tensor
     """Log-probs [..., K] under the teacher."""
     top: Tensor | None
-    """Ids [..., K - 1] of the tokens that are single outcomes; None if every token of the vocabulary is one."""
+    """Ids [..., K - 1] of the tokens that are single outcomes; None if all tokens are single outcomes."""
 
 
 def _outcomes(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> _Outcomes:

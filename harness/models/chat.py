@@ -50,10 +50,10 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
 
 
 def between_answers(tokenizer: PreTrainedTokenizerBase, reply: str) -> str:
-    """Return the text that the tokenizer's template writes between an answer and the next one, when the user replies.
+    """Return the text that the template writes between two answers of the model, when the user replies in between.
 
-    It is the end of the answer, the reply, and the opening of the next answer. Raises RefusedError if the template
-    cannot write it.
+    It has the end of the first answer, the reply, and the start of the second. Raises RefusedError if the template
+    rejects these messages.
     """
     # A made-up exchange with a known answer: what follows that answer in the text is the wanted part.
     messages: list[Message] = [

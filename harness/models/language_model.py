@@ -107,7 +107,7 @@ class LanguageModel:
     def encode_completion(self, text: str) -> list[int]:
         """Return the token ids of a given completion as training data: its text, then one end-of-sequence token.
 
-        If the tokenizer defines an end-of-sequence token, it is that one, else the first of `eos_token_ids`.
+        That token is the tokenizer's own, or if the tokenizer has none, the first of `eos_token_ids`.
         """
         own = self.tokenizer.eos_token_id
         return [*self.encode_text(text), self.eos_token_ids[0] if own is None else int(own)]

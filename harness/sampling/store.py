@@ -83,7 +83,7 @@ class SampleStore:
     problems: ProblemsFile | None = None
     """The file that records the samples' problems."""
     superseded: Callable[[int, int], bool] = lambda epoch, step: False
-    """(epoch, step) -> whether a later launch has replaced the rows of this one; see `CellRecord.superseded`."""
+    """(epoch, step) -> whether a later launch of the cell replaced these rows; see `CellRecord.superseded`."""
     is_lasting: bool = False
     """True if the store outlives an evaluation, so that more samples or another grader may be requested later."""
 

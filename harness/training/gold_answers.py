@@ -40,8 +40,8 @@ class GoldAnswers:
     sequences: Sequences
     """Each prompt is a completion's prompt, reasoning and opening marker. Each completion is the gold answer."""
     weights: Tensor
-    """[N] float32: weight of each answer's log-likelihood in the loss. The denominator is that of the completion's
-    tokens.
+    """[N] float32: weight of each answer's log-likelihood in the loss. It is divided by the denominator of the
+    completion's tokens.
     """
 
     def rows(self, chosen: Tensor) -> GoldAnswers:

@@ -116,7 +116,9 @@ def scatter_into(split: PreTrainedModel, model: PreTrainedModel) -> None:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return a tensor as it is, or if it is split, gathered on the host in rank 0. Other ranks get their own part.
+    """Return a split tensor gathered on the host in rank 0, and any other tensor unchanged.
+
+    Other ranks get their own part of a split tensor.
 
     All processes must call this together.
     """

@@ -43,7 +43,7 @@ class Format(RewardPart):
 
 
 class ReachesAnswer(RewardPart):
-    """How far a completion gets towards an answer that can be graded: half for a box, half for a number as the answer.
+    """0.5 if the text contains a LaTeX box, plus 0.5 if the extracted answer is a number.
 
     For models that are right too rarely to learn from correctness alone.
     """
