@@ -139,7 +139,7 @@ class Given:
         return self._all[setting]
 
     def has(self, setting: str) -> bool:
-        """Return whether the setting, or a setting below it, is present and not none."""
+        """Return whether the setting has a value other than none, or any setting below it is present."""
         return self._all.get(setting) is not None or any(one.startswith(f"{setting}.") for one in self._all)
 
     def number(self, setting: str) -> float:

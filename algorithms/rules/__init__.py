@@ -67,7 +67,7 @@ class Rule(Settings):
         return log_ratio
 
     def bounds(self) -> tuple[float, float] | None:
-        """Return the (low, high) between which the rule keeps the `bounded_ratio`, or None if it has no bounds."""
+        """Return (low, high), beyond which the rule bounds the `bounded_ratio`, or None if it has no bounds."""
         return None
 
     def bounded_ratio(self, ratio: Tensor, log_ratio: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ def require_steady_positions(model: PreTrainedModel) -> None:
 def ends_with_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
     """Return whether the last token completes one of the stop strings.
 
-    Call this after every token, because it does not look for stop strings that an earlier token completed.
+    Call this after every token, because it only searches the last tokens.
     """
     if not stop:
         return False

@@ -1,4 +1,4 @@
-"""Services that graders use: a model that judges, or a sandbox that runs programs.
+"""Services that graders use, such as a model that judges or a runner of programs.
 
 All threads of a process can use them while it samples and grades.
 """

@@ -81,7 +81,9 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def on_host(state: V) -> V:
-    """Return the state with all tensors copied to the host. The host waits each time that the pinned buffer is full.
+    """Return the state with all tensors copied to the host.
+
+    The host waits each time that the pinned buffer is full, and at the end.
 
     state: dataclasses, dicts, lists and tuples that contain tensors, which may be on a GPU.
     """

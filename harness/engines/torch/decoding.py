@@ -198,7 +198,7 @@ class DecodingBatch:
 
 
 def _in_place(rows: Tensor) -> Tensor:
-    """Return an order [r] int64 of the ascending `rows` [r] that puts row i at index i if i occurs in `rows`."""
+    """Return an order [r] int64 of the ascending `rows` [r] that puts row i < r at index i if `rows` contains it."""
     # The first occurrence of a row stays in place. Repetitions and rows beyond r fill the free places.
     stays = rows < len(rows)
     stays[1:] &= rows[1:] != rows[:-1]
