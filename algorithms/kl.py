@@ -26,7 +26,7 @@ MAX_KL_ERROR = 0.2
 
 
 class NoKl(Settings):
-    """The objective has no KL penalty."""
+    """No penalty."""
 
     where: Literal["none"] = "none"
 
@@ -59,18 +59,18 @@ class _Penalty(Settings):
 
 
 class KlInReward(_Penalty):
-    """Add -beta KL to the reward of every token, without gradient."""
+    """-beta KL is part of every token's reward, without gradient."""
 
     where: Literal["reward"] = "reward"
     estimator: RewardEstimator = Field(
         default="k1",
-        description="k1: the log-ratio, as in PPO for language models; k1_clamped: k1, at least 0 (AlpacaFarm); k2: "
-        "half the squared log-ratio; k3: r - 1 - log r (Schulman 2020, Approximating KL divergence)",
+        description="k1: log-ratio, as in PPO for language models; k1_clamped: at least 0 (AlpacaFarm); k2: half its "
+        "square; k3: r - 1 - log r (Schulman 2020, Approximating KL divergence)",
     )
 
 
 class KlInLoss(_Penalty):
-    """Add beta KL to the loss of every token, with gradient, under the objective's aggregation."""
+    """+beta KL is a term of the loss, with gradient, under the objective's aggregation."""
 
     where: Literal["loss"] = "loss"
     estimator: LossEstimator = Field(
@@ -87,15 +87,12 @@ Kl = Annotated[NoKl | KlInReward | KlInLoss, Field(discriminator="where")]
 def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> Tensor:
     """Estimate the KL at every token, in nats.
 
-    All arguments and the result have the same shape. Only `logp` gets a gradient. With d = logp - ref_logp and
-    r = pi / pi_old, the estimators and their derivatives with respect to d are:
+    All arguments and the result have one shape. Gradients flow to `logp` alone. With r = pi / pi_old, the derivatives
+    with respect to d are:
 
-    * k1 = d: 1.
-    * k1_clamped = max(d, 0): 1 where d > 0, else 0.
-    * k2 = d^2 / 2: d.
-    * k3 = exp(-d) - 1 + d: 1 - exp(-d).
-    * k3_ratio = k3 r (TRL): r (1 - exp(-d) + k3), which is d where r = 1.
-    * k3_straight, with the value of k3 (verl's k3+): d.
+    * k1: 1. k1_clamped, which is max(k1, 0): 1 where d > 0. k2: d. k3: 1 - exp(-d).
+    * k3_ratio, which is k3 r (TRL): r (1 - exp(-d) + k3). Where r = 1 this is k2's d.
+    * k3_straight, which has the value of k3 (verl's k3+): d.
 
     Exponentials are bounded: below d = -LOG_RATIO_LIMIT, k3 is constant and has no gradient. k3 has no other bound.
     (verl clips k3 at 10, so tokens that became e^2.6 times less likely have no gradient.)
@@ -113,7 +110,7 @@ def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_lo
         case "k3_ratio":
             return k3_of(log_ratio) * bounded_exp(logp - old_logp.detach())
         case "k3_straight":
-            # Straight-through estimator: the bracket has the value 0 and the gradient of k2.
+            # Straight-through: the bracket is 0 in value and has k2's gradient.
             k2 = k2_of(log_ratio)
             return k3_of(log_ratio).detach() + (k2 - k2.detach())
 

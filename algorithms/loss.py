@@ -82,9 +82,9 @@ class TokenBatch:
     groups: Tensor | None = None
     """[B] integers: rows with equal numbers answer one prompt."""
     group_tokens: Tensor | None = None
-    """[B] mask-1 tokens in each row's complete group; needed by group_token_mean if `step` is given."""
+    """[B] mask-1 tokens in the whole group of each row, for group_token_mean on a part of a step."""
     max_completion_tokens: int | None = None
-    """The rollout's token limit, by which constant_length divides."""
+    """The rollout's limit, the length of constant_length."""
     step: StepSize | None = None
     """The size of the optimiser step that contains this batch; None if the batch is the complete step."""
     step_sequences: InitVar[int | None] = None
@@ -282,9 +282,9 @@ def update_metric_names(objective: Objective) -> tuple[str, ...]:
 def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor:
     """Return this batch's share [] of the step's loss, from token losses [B, T].
 
-    The shares sum to the loss of the step, however its rows are split into micro-batches. Only under micro_token_mean
-    does that loss depend on the split. A fully masked completion, group or micro-batch adds 0 to the sum. It still
-    counts in a denominator over completions, groups or micro-batches, as in TRL and in verl's engines.
+    Shares add up to the loss of the step, however its rows are split into micro-batches. Under micro_token_mean that
+    loss itself depends on the split. A fully masked completion, group or micro-batch adds nothing to the sum. It counts
+    in the denominator over its kind and not in those over tokens (as in TRL and in verl's engines).
 
     Raises ValueError if the batch lacks a count that the aggregation divides by.
     """
@@ -308,12 +308,9 @@ def masked(mask: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _divisors(mask: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor | int:
-    """Return the denominators of token losses: [B, 1], or one number for all rows.
-
-    mask: the batch's mask as bool.
-    """
-    # Counts are clamped to at least 1. A row without tokens adds 0 to the sum, but 0 / 0 would make its gradient NaN,
-    # even where the mask is 0.
+    """Return the denominators of token losses: [B, 1], or one number for all rows. mask: the batch's, as bool."""
+    # Every count is at least 1. A row without tokens adds 0 to the sum, but 0 / 0 would make its gradient NaN, even
+    # under the mask.
     lengths = mask.sum(1, keepdim=True)
     match aggregation:
         case "token_mean":
@@ -334,7 +331,7 @@ def _divisors(mask: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tens
 
 
 def _sequences(batch: TokenBatch) -> int:
-    # At least 1, so that a step without rows does not divide by 0.
+    # 1 for a step without rows: there is nothing to divide.
     return max(1, len(batch.mask)) if batch.step is None else _count("sequences", batch.step)
 
 

@@ -52,7 +52,7 @@ Said = TypeVar("Said")
 
 _ONE_STEP = "with one optimiser step per rollout "
 
-# Aggregation -> (what its denominator counts, the power of n_i in a token's weight).
+# Aggregation -> its denominator, and the power of n_i in a token's weight.
 _TOKEN_WEIGHT: dict[Aggregation, tuple[str, int]] = {
     "token_mean": ("tokens", 0),
     "micro_token_mean": ("tokens of the micro-batch", 0),
@@ -269,11 +269,11 @@ def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...
         return ("none",)
     if kl.where == "reward":
         return ("reward", *knobs.values())
-    # In the first step the policy is its own reference, so d is 0. Only k1 and k1_clamped have a gradient there.
+    # The policy is its own reference in the first step: d is 0, where only k1 and k1_clamped can have a gradient.
     if first_step and kl.reference == "iteration_start" and kl.estimator not in ("k1", "k1_clamped"):
         return ("none",)
     form: str = kl.estimator
-    # An adaptive beta also depends on the estimate's value, so estimators with equal gradients still differ.
+    # An adaptive beta follows the value of the estimate too, so equal gradients are not enough there.
     if kl.control == "fixed":
         if form == "k1":
             return ("k1", kl.beta)

@@ -155,7 +155,7 @@ class Objective(Settings):
         default="none",
         description="importance ratio r of the current policy to the rollout policy. token: of each token (PPO); "
         "sequence_mean: of the whole completion, the geometric mean of its tokens' ratios (GSPO, 2507.18071, eq. 7); "
-        "sequence_product: the product of its tokens' ratios (RLOO in TRL); none: for rules without a ratio",
+        "sequence_product: their product (RLOO in TRL); none: for rules that have no ratio",
     )
     rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
@@ -200,10 +200,10 @@ class Objective(Settings):
 
 
 def acts_without_advantage(objective: Objective) -> bool:
-    """Return whether a completion with all advantages 0 can have a gradient, or change the gradient of others."""
-    # A selection ranks all tokens of the step, and kl_cov penalises selected tokens whatever their advantage. Under
-    # micro_token_mean, a completion changes the denominator of its micro-batch just by being in it. All other
-    # denominators are counts over the complete step.
+    """Return whether a completion whose advantages are all 0 can have a gradient, or change that of others."""
+    # A selection ranks all tokens of the step, and kl_cov penalises those it selects at any advantage. Under
+    # micro_token_mean a completion counts in the denominator of its micro-batch only if it is part of it. The other
+    # denominators are counts over the whole step.
     return (
         objective.rule.acts_without_advantage
         or objective.kl.where == "loss"
@@ -222,8 +222,8 @@ def _ratio_problems(objective: Objective) -> Iterator[InvalidError]:
     if rule.ratios and ratio not in rule.ratios:
         instead = f"{' or '.join(rule.ratios)}{', or rule.type to policy_gradient' if ratio == 'none' else ''}"
         yield InvalidError("algorithms.ratio_of_other_rules", ratio=ratio, rule=rule.type, instead=instead)
-    # These selections set the losses of some tokens to 0. With one ratio for the completion, the losses of its other
-    # tokens still have a gradient to the log-probs of the deselected tokens.
+    # These selections set losses of tokens to 0. With one ratio for the whole completion the gradient of every other
+    # token still reaches the log-probs of those tokens.
     if (
         select in ("clip_cov", "top_entropy")
         and ratio in ("sequence_mean", "sequence_product")

@@ -40,7 +40,7 @@ class Rule(Settings):
     type: str
 
     ratios: ClassVar[tuple[Ratio, ...]] = ("token", "sequence_mean", "sequence_product")
-    """The importance ratios that the rule can use. If empty, the rule has no ratio and no knob `ratio`."""
+    """The importance ratios that the rule can use; empty: it has no ratio, and the knob `ratio` does not exist."""
     differentiates_ratio: ClassVar[bool] = True
     """Whether the gradient reaches log pi through r. False if the rule uses r as a detached weight, or not at all."""
     acts_without_advantage: ClassVar[bool] = True
@@ -244,5 +244,5 @@ def importance_ratio(kind: Ratio, log_ratio: Tensor, mask: Tensor) -> Tensor:
             log_r = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
         case "sequence_product":
             log_r = log_ratio.sum(1, keepdim=True)
-    # The combined log-ratio is bounded, not the log-ratios of tokens, which may be beyond the bound and cancel out.
+    # The bound is on the combined log-ratio, not on those of tokens: single tokens may leave it and cancel out.
     return bounded_exp(log_r).expand_as(log_ratio)
