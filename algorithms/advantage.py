@@ -93,7 +93,6 @@ def value_targets(
 
     The arguments are those of `advantages`. If a completion could not be scored, its targets are its own values, so it
     contributes nothing to the critic's loss.
-
     Raises ValueError for shapes that do not fit, infinite rewards, and NaN token rewards without credit=steps.
     """
     rewarded = RewardedTokens.of(objective.credit, rewards, mask, token_rewards)
@@ -122,7 +121,6 @@ class RewardedTokens:
 
         rewards [B]: NaN for a completion that could not be scored. mask [B, T]. token_rewards [B, T]: NaN for a token
         at which no step ends (credit=steps only).
-
         Raises ValueError for shapes that do not fit, infinite rewards, and NaN token rewards without credit=steps.
         """
         if rewards.ndim != 1:
@@ -323,8 +321,7 @@ def _deviations(values: Tensor, weights: Tensor, segments: Tensor) -> Tensor:
     values [N], weights [N], segments [N] int64. A segment gives exactly 0 if its values are equal or its weights are
     all 0.
     """
-    # The mean of equal floats may be off by rounding, but the mean of zeros is exact. So the lowest value is subtracted
-    # first.
+    # The mean of equal floats may be rounded, but the mean of zeros is exact. So the lowest value is subtracted first.
     counted = torch.where(weights > 0, values, torch.inf)
     lowest = torch.full_like(values, torch.inf).scatter_reduce(0, segments, counted, "amin")[segments]
     raised = torch.where(lowest.isinf(), 0, values - lowest)

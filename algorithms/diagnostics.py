@@ -109,8 +109,7 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     token_ratio = bounded_exp(log_ratio)
     metrics = {
         "ratio/mean": token_ratio.mean(),
-        # `sort`, because `kthvalue` takes ten times as long if most values are equal, as they are before the first
-        # update.
+        # `sort`, because `kthvalue` is ten times slower if most values are equal, as before the first update.
         "ratio/p99": token_ratio.sort().values[math.ceil(0.99 * token_ratio.numel()) - 1],
         "ratio/max": token_ratio.max(),
         "ratio_seq/mean": sequence_ratio.mean(),

@@ -322,7 +322,6 @@ def configs_of(dialect: Dialect, settings: Settings, name: str | None = None) ->
 
     If `name` is given, only that config is returned. Otherwise these are the configs that have all the settings and
     accept their values. If there is no such config, the one that has the most of the settings is returned.
-
     Raises UnknownNameError if no config has this name.
     """
     if name is not None:

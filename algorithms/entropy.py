@@ -36,19 +36,13 @@ class _Adaptive(Settings):
 
 
 class StepBothWays(_Adaptive):
-    """The coefficient rises by delta below the target entropy and falls by delta above it (Skywork-OR1 2505.22312).
-
-    The bonus applies only while the entropy is at or below the target.
-    """
+    """The coefficient rises by delta below the target; above it, it falls and is not applied (Skywork-OR1 2505.22312)."""
 
     type: Literal["step_both_ways"] = "step_both_ways"
 
 
 class StepUpOnly(_Adaptive):
-    """The coefficient rises by delta below the target entropy and never falls (Skywork-OR1's notes).
-
-    The bonus applies only while the entropy is at or below the target.
-    """
+    """The coefficient rises by delta below the target; above it, it is kept but not applied (Skywork-OR1's notes)."""
 
     type: Literal["step_up_only"] = "step_up_only"
 

@@ -129,7 +129,6 @@ def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: flo
     """Return the new beta after `sequences` completions with this KL per token in nats (1909.08593, section 2.2).
 
         beta (1 + clip(KL / target - 1, -0.2, 0.2) sequences / horizon)
-
     Raises ValueError if the batch is so large relative to the horizon that beta could become 0 or negative.
     """
     # For any KL the factor is at least 1 - 0.2 sequences / horizon. So the check does not depend on the measured KL.

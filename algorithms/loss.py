@@ -51,7 +51,6 @@ class TokenBatch:
     Entries with mask 0 are ignored, even if they are NaN or infinite. If `step` is None, the batch is a complete
     optimiser step, and its counts are taken from its rows. `step_sequences` and `step_tokens` are a short way to pass a
     `step` with only these two counts.
-
     Raises ValueError if the fields do not fit together.
     """
 
@@ -190,7 +189,6 @@ def policy_loss(
 
     coefficients: c and beta; default: entropy.bonus and kl.beta.
     is_first: whether this is the run's first optimiser step.
-
     Raises ValueError if the batch lacks a field that a term needs. Raises RefusedError if the rule's loss is unusable,
     as `token_losses` describes.
     """
@@ -285,7 +283,6 @@ def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Te
     Shares add up to the loss of the step, however its rows are split into micro-batches. Under micro_token_mean that
     loss itself depends on the split. A fully masked completion, group or micro-batch adds nothing to the sum. It counts
     in the denominator over its kind and not in those over tokens (as in TRL and in verl's engines).
-
     Raises ValueError if the batch lacks a count that the aggregation divides by.
     """
     mask = batch.mask.bool()

@@ -66,13 +66,10 @@ _TOKEN_WEIGHT: dict[Aggregation, tuple[str, int]] = {
 def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout: int) -> dict[str, str]:
     """Map each active knob that differs without any effect on the gradient to the reason.
 
-    updates_per_rollout: optimiser steps on one rollout batch, which is mini-batches times epochs.
-
-    A differing knob that is not returned may have an effect. The returned knobs have none, even together, on two
-    conditions: the trainer itself computed the old log-probs, without dropout, and no log-ratio to the reference is
-    beyond +-20 nats.
-
-    Raises ValueError for updates_per_rollout below 1.
+    updates_per_rollout: optimiser steps on one rollout batch, which is mini-batches times epochs. A differing knob that
+    is not returned may have an effect. The returned knobs have none, even together, on two conditions: the trainer
+    itself computed the old log-probs, without dropout, and no log-ratio to the reference is beyond +-20 nats. Raises
+    ValueError for updates_per_rollout below 1.
     """
     if updates_per_rollout < 1:
         raise InvalidError("algorithms.no_update", updates_per_rollout=updates_per_rollout)

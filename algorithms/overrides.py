@@ -43,7 +43,6 @@ def with_overrides(objective: AnObjective, overrides: Mapping[str, object], pref
     selector changed, it is dropped. The order of the overrides does not matter.
 
     prefix: prepended to the names of knobs in messages.
-
     Raises FaultyError, a ValueError that lists all faults: unknown knobs, knobs of the other family, invalid values and
     invalid combinations.
     """
@@ -51,8 +50,7 @@ def with_overrides(objective: AnObjective, overrides: Mapping[str, object], pref
     known = {knob: value for knob, value in overrides.items() if knob in knobs_of(model)}
     kept = {knob: value for knob, value in active_knobs(objective).items() if not _is_reset(model, knob, known)}
     knobs = kept | known
-    # Misplaced knobs are already faults. The other knobs are validated without them, so that one message has all
-    # faults.
+    # Misplaced knobs are already faults. The others are validated without them, so that one message has all faults.
     misplaced = dict(_misplaced(model, knobs, prefix))
     faults = [*(_unknown(model, knob, prefix) for knob in overrides if knob not in known), *misplaced.values()]
     try:

@@ -17,10 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class SetRewards:
-    """Per row, statistics of the rewards of sets of k. Rewards count from the group's lowest.
-
-    Both are 0 in a group of k or fewer scored completions.
-    """
+    """Statistics of each row's sets of k, with rewards above the group's lowest; 0 in a group of k or fewer."""
 
     values: Tensor
     """[N] mean over the row's sets."""
@@ -31,10 +28,8 @@ class SetRewards:
     def of(cls, rewards: Tensor, scored: Tensor, groups: Tensor, k: int, ddof: int) -> SetRewards:
         """Compute the set rewards of N completions.
 
-        rewards [N].
+        rewards [N]. groups [N] int64: numbers from 0. k: at least 2.
         scored [N] bool: unscored completions are in no set and get 0.
-        groups [N] int64: the number of each row's group, from 0.
-        k: at least 2.
         """
         # Sort rows by group, and by reward within a group: two stable sorts, the minor key first.
         rows = scored.nonzero().flatten()
@@ -59,8 +54,7 @@ class SetRewards:
         of_any_set = is_best * k / n
         mean = _sums(of_any_set * raised, group)
         spread = _sums(of_any_set * (raised - mean) ** 2, group)
-        # `spread` is divided by the number of sets, C = C(n, k). Dividing by 1 - ddof / C changes the divisor to C -
-        # ddof.
+        # `spread` has the divisor C = C(n, k), the number of sets. Dividing by 1 - ddof / C makes it C - ddof.
         one_set = _share_of_sets(torch.full_like(n, k), n, k)  # 1 / C(n, k)
         variance = spread / (1 - ddof * one_set)
 
@@ -72,11 +66,8 @@ class SetRewards:
 
 
 def _share_of_sets(below: Tensor, others: Tensor, size: int) -> Tensor:
-    """Return C(below, size) / C(others, size), computed as a product of ratios.
-
-    This is the chance that `size` random picks from `others` completions are all among the `below` lowest.
-    """
-    # The binomials themselves would overflow in large groups.
+    """Return C(below, size) / C(others, size): the chance that `size` of `others` completions are all `below`."""
+    # A product of ratios, because the binomials themselves overflow in large groups.
     share = torch.ones_like(below, dtype=torch.float64)
     for taken in range(size):
         share = share * (below - taken).clamp(min=0) / (others - taken).clamp(min=1)

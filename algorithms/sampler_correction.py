@@ -89,13 +89,10 @@ class GeometricVeto(Settings):
 
     type: Literal["geometric_veto"] = "geometric_veto"
     mean_min: float = Field(
-        default=0.99,
-        gt=0,
-        lt=1,
-        description="smallest geometric mean; default: verl's recipes (long completions: 0.999)",
+        default=0.99, gt=0, lt=1, description="smallest geometric mean; default: verl's recipes (if long: 0.999)"
     )
     mean_max: float = Field(
-        default=1.01, gt=1, description="largest geometric mean; default: verl's recipes (long completions: 1.001)"
+        default=1.01, gt=1, description="largest geometric mean; default: verl's recipes (if long: 1.001)"
     )
     veto_below: float = Field(
         default=1e-4,

@@ -28,12 +28,8 @@ class ClipCov(Settings):
 
     type: Literal["clip_cov"] = "clip_cov"
     fraction: float = Field(default=2e-4, gt=0, le=1, description="share of the step's tokens; default: the paper")
-    cov_low: float = Field(
-        default=1.0, description="only covariances above this are eligible; default: the authors' code"
-    )
-    cov_high: float = Field(
-        default=5.0, description="only covariances below this are eligible; default: the authors' code"
-    )
+    cov_low: float = Field(default=1.0, description="covariances above this are eligible; default: the authors' code")
+    cov_high: float = Field(default=5.0, description="covariances below this are eligible; default: the authors' code")
 
     def contradictions(self) -> Iterator[InvalidError]:
         if self.cov_high <= self.cov_low:
@@ -74,9 +70,7 @@ def select_tokens(
     Pass all rows of one optimiser step, with log-probs at the weights before it. A choice within each micro-batch would
     depend on how the step is split.
 
-    logp, old_logp, mask, entropy [B, T].
-    advantages [B] or [B, T].
-    key: 64-bit seed of clip_cov's random sample.
+    logp, old_logp, mask, entropy [B, T]; advantages [B] or [B, T]. key: 64-bit seed of clip_cov's random sample.
 
     max(floor(fraction N), 1) tokens are chosen, or fewer if there are fewer candidates:
 

@@ -77,10 +77,7 @@ def log_ratios(objective: PreferenceObjective, policy: Sides, reference: Sides) 
 
 
 def pair_losses(objective: PreferenceObjective, log_ratios: LogRatios, zero_point: Tensor) -> Tensor:
-    """Return the link's loss [P] of every pair.
-
-    zero_point []: KTO's z in nats; ignored by the other links.
-    """
+    """Return the link's loss [P] of every pair. zero_point []: KTO's z in nats; ignored by the other links."""
     beta, target = objective.beta, 1 / (2 * objective.beta)
     chosen, rejected, difference = log_ratios
     logit = beta * difference - objective.margin

@@ -68,7 +68,6 @@ def preset(name: str, family: type[Settings] | None = None, /, **overrides: obje
     """Return the named objective, with dotted knobs changed: `preset("grpo", **{"rule.clip_high": 0.28})`.
 
     `preset("grpo", Objective)` does the same, typed as an `Objective`.
-
     Raises ValueError if the preset is unknown, if it does not belong to the given class, or if `with_overrides` refuses
     any of the overrides.
     """

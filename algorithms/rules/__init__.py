@@ -147,7 +147,6 @@ def token_losses(
     mask: bool, true for tokens that count.
     is_first: also check that the loss and its gradient with respect to `logp` are finite. The host then waits for the
     device.
-
     Raises RefusedError if the loss is not a float for each token, or does not depend on `logp` or `ratio`. If is_first,
     it is also raised if the loss or its gradient is not finite although all arguments are finite.
     """
@@ -179,7 +178,6 @@ def checked(rule: Rule, method: str, given: object, like: Tensor, holds_bools: b
     """Return a rule's result `given` if it has the shape of `like` and the right dtype.
 
     holds_bools: expect bool instead of a float dtype.
-
     Raises RefusedError otherwise. torch would broadcast a smaller tensor, and the rule would silently train or measure
     something else.
     """

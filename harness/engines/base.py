@@ -144,7 +144,6 @@ class Engine(Protocol):
         keys [P, n] int64: each sample's noise depends only on its key, whatever else is in the batch. The batch can
         change a token only through floating-point rounding.
         on_finished: called once for each sample, when it ends (vLLM) or leaves the batch (torch).
-
         Raises PromptTooLongError if a prompt is empty, or if it and max_completion_tokens exceed the model's context.
         Raises ValueError if there are no prompts or max_completion_tokens is below 1.
         Raises EngineMismatchError if the engine has a copy of the weights whose log-probs differ from the model's.
@@ -181,7 +180,6 @@ def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: Pr
     """Create the spec's engine for the language model.
 
     sampler: the model to sample from, which must use the language model's tokens. Default: `language_model.model`.
-
     Raises RefusedError if the engine is not installed, cannot run here, or does not support the spec's sampling.
     """
     from harness.models.lora import has_adapters, merged_copy

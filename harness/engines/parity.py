@@ -43,7 +43,6 @@ def require_parity(
 
     engine_logps: the engine's log-prob of each token but the first, for each sequence.
     engine: the engine's name, for messages.
-
     Raises EngineMismatchError if the difference is NaN or exceeds the bound for the model's dtype.
     """
     import torch

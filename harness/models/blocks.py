@@ -423,8 +423,7 @@ class _FeedForward(torch.autograd.Function):
             activated = functional.silu(gates[rows])
             grad_inner = grad[rows] @ down
             grad_down.addmm_(grad[rows].T, activated * ups[rows])
-            # These operations are in place, so their order matters: `activated` is read for the last time above, and
-            # `grad_inner` is overwritten below.
+            # In place, so the order matters: `activated` was last read above, and `grad_inner` is overwritten below.
             grad_ups = activated.mul_(grad_inner)
             grad_gates = torch.ops.aten.silu_backward(grad_inner.mul_(ups[rows]), gates[rows])
             grad_gate.addmm_(grad_gates.T, normed.values)

@@ -84,7 +84,6 @@ class LanguageModel:
 
         A text gets the special tokens that the tokenizer adds to every text. The tokenizer's chat template writes its
         own special tokens.
-
         Raises RefusedError if the template rejects the messages, or if the model has no embedding for a token.
         """
         if isinstance(prompt, str):
@@ -125,7 +124,6 @@ class LanguageModel:
         in_chat: render the reply as the next message, followed by the start of the model's turn. If False, the reply is
         inserted unchanged.
         behind: the last token of the model's turn. If the rendered reply begins with this token, it is not repeated.
-
         Raises RefusedError if the chat template rejects another message.
         """
         if not in_chat:
@@ -269,10 +267,7 @@ def require_matching_vocabulary(language_model: LanguageModel) -> None:
 
 
 def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, source: str) -> None:
-    """Raise RefusedError unless teacher and student have the same vocabulary.
-
-    source: the teacher's source, for the message.
-    """
+    """Raise RefusedError unless teacher and student share a vocabulary. source: the teacher's, for the message."""
     own, others = student.tokenizer.get_vocab(), teacher.tokenizer.get_vocab()
     if own == others:
         return

@@ -52,7 +52,6 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> PreTrainedModel:
 
     The copy shares all weights with `model`. From then on, these weights are frozen in both. An adapter has the dtype
     of the layer that it adapts.
-
     Raises RefusedError if peft is not installed, or if a name in lora.target_modules is not a linear layer.
     """
     try:

@@ -49,7 +49,6 @@ class StartingPoint:
 
         The device `auto` means cuda if there is a CUDA device.
         float32: load the weights in float32 instead of the spec's dtype.
-
         Raises RefusedError if the source cannot be loaded or the device is missing.
         """
         device = _device(spec.train.device)
@@ -159,7 +158,6 @@ def set_activation_checkpointing(model: PreTrainedModel, on: bool) -> None:
 
     transformers reads the attribute only in training mode, which also turns dropout on. Models are in evaluation mode
     here, so `harness.training.prefix_attention` reads it in training passes. Sampling is not affected.
-
     Raises RefusedError if transformers does not support checkpointing for this architecture.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer

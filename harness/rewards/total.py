@@ -32,7 +32,6 @@ class TotalReward:
         """Look up the parts.
 
         context: of the complete run; its step and its token limit are ignored.
-
         Raises RefusedError if a user's function cannot be imported.
         """
         self._parts: dict[str, tuple[float, PartFunction]] = {}
@@ -65,7 +64,6 @@ class TotalReward:
         """Return the total reward of each attempt, group after group, and the unweighted value of each part by name.
 
         NaN means that an attempt cannot be scored. A part of weight 0 is measured, but cannot make the total NaN.
-
         Raises RefusedError if a user's function does not return one number per attempt, or if a total exceeds
         `LARGEST_REWARD`.
         """

@@ -115,10 +115,7 @@ class Conditions:
         return fitted(self.params, model, self.prompts, self.task.split(self.split).load(), other_tokens)
 
     def graded(self, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> list[SampleRow]:
-        """Grade samples and return their records.
-
-        On training problems, only the deciding grader is asked.
-        """
+        """Grade samples and return their records. On training problems, only the deciding grader is asked."""
         return graded_rows(self.task, draws, drawn, self.grader, ask_others=self.split == "test")
 
     @property
@@ -169,7 +166,6 @@ def fitted(
 
     problems: all problems of the task, so that the limit does not depend on which are requested or missing.
     other_tokens: number of tokens between prompt and answer.
-
     Raises RefusedError if there is no room for an answer.
     """
     context = model.context_tokens

@@ -61,8 +61,7 @@ class Remembered(ABC, Generic[Item]):
         if self._own is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._drop_oldest()
-            # The name has host, process id and a random part, because process ids repeat on other machines and after a
-            # restart.
+            # Host, process id and a random part, because process ids repeat on other machines and after a restart.
             self._own = self._folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
         append_jsonl(self._own, [self._row_of(name, item)])
         self._known[name] = item

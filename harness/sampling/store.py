@@ -216,7 +216,6 @@ class RememberingSampler:
         """Open the sampler of a folder.
 
         asked: the conditions of all samples, except the prompts, sampling parameters and names of individual samples.
-
         Raises the errors of `claimed`.
         """
         with claimed(folder, asked):
@@ -262,7 +261,6 @@ def claimed(folder: Path, asked: Mapping[str, object]) -> Iterator[None]:
     """Lock a folder for this process inside this context. Creates the folder if it is missing.
 
     asked: the conditions of the folder's samples, which its spec.json records.
-
     Raises RefusedError if the folder contains samples of other or unknown conditions, if another process has locked it,
     or if it cannot be read or written. Raises DamagedRecordError if its spec.json is damaged.
     """

@@ -38,9 +38,7 @@ class Woven:
     def of(cls, completions: Tensor, lengths: Tensor, interjections: Sequence[Sequence[Interjection]]) -> Woven:
         """Insert the interjections into completions.
 
-        completions [N, T] int64, right-padded.
-        lengths [N]: the model's own tokens per completion.
-        interjections: one list per completion.
+        completions [N, T] int64, right-padded. lengths [N]: the model's own tokens. interjections: one list per row.
         """
         rows, places = [], torch.zeros_like(completions)
         for row, (own, length) in enumerate(zip(completions.tolist(), lengths.tolist(), strict=True)):
@@ -195,7 +193,6 @@ def generate_rows(
     """Sample one completion for each of N prompts, with the noise of its key. Equal prompts are computed once.
 
     on_finished: called as on_finished(row, tokens, truncated) for each completion.
-
     Raises the errors of `Engine.generate`.
     """
     with_prompt: dict[tuple[int, ...], list[int]] = {}

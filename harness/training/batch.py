@@ -167,10 +167,7 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Join the rewarded rounds of a step into one batch.
-
-        No two rounds may have a group with the same number.
-        """
+        """Join the rewarded rounds of a step into one batch. No two rounds may have a group with the same number."""
         if len(batches) == 1:
             return batches[0]
         columns = {own.name: _joined([getattr(batch, own.name) for batch in batches]) for own in fields(cls)}
@@ -283,7 +280,6 @@ def prepare(
 
     reference: the KL's reference policy; None if the KL needs no separate model.
     scored_while_training: whether training computes the policy's scores, so that they are left empty here.
-
     Returns the batch and its loss coefficients.
     """
     mask = batch.sequences.mask
@@ -327,7 +323,6 @@ def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor],
     warms up, all are 0.
 
     steps: the row indices of each optimiser step of the pass.
-
     Raises ValueError if distill.where=reward but the teacher has not scored the batch.
     """
     if policy_waits(objective, step):
@@ -355,10 +350,7 @@ def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor],
 
 
 def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
-    """Return the number of the optimiser step that each row is in: [rows] int64.
-
-    steps: the row indices of each optimiser step.
-    """
+    """Return the number of the optimiser step that each row is in: [rows] int64. steps: the row indices of each."""
     split = torch.zeros(rows, dtype=torch.long)
     for number, own in enumerate(steps):
         split[own] = number

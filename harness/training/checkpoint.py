@@ -163,7 +163,6 @@ def load_latest(
 
     fault: returns a further reason why a checkpoint is unusable, or None.
     passed_over: called with the reason for each unusable checkpoint that is skipped.
-
     Raises UnusableCheckpointError if no checkpoint is usable and at least one is damaged, because a damaged checkpoint
     may be restored.
     """

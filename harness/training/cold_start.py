@@ -55,7 +55,6 @@ def fine_tune(
 
     on_step: called as on_step(step, steps, loss in nats per token) after every step.
     shown: an endless iterator of demonstrations; default: the recipe's.
-
     Raises ValueError if the weights are less precise than float32, because small steps would be rounded away.
     """
     if torch.finfo(start.model.dtype).bits < 32:

@@ -101,8 +101,7 @@ def _encoded(
         return Demonstration(prompt, model.encode_completion(solution))
     steps, answer = _steps_and_answer(template, recipe, problem, solution)
     thought, stop = model.encode_text(steps), model.encode_text(template.thinking.stop)
-    # The budget is uniform between one token and all tokens. Its key differs from the mode's, so that the two are
-    # independent.
+    # The budget is uniform from one token to all. Its key differs from the mode's, so that the two are independent.
     budget = 1 + int(len(thought) * uniform(random_key(recipe.seed, "select", number, "budget")))
     return Demonstration([*prompt, *thought[:budget], *stop], model.encode_completion(answer.lstrip()))
 

@@ -77,10 +77,7 @@ class GoldScorer:
     """Scores the likelihood of gold texts, for the reward parts that need it."""
 
     def __init__(self, spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:
-        """Store the models that score.
-
-        generator: the frozen model of `reward.vr_cli`; None if the reward does not have this part.
-        """
+        """Store the models that score. generator: the frozen model of `reward.vr_cli`; None without this part."""
         self._spec, self._policy, self._generator = spec, policy, generator
         self._form = answer_form(spec)
         self._template = get_template(spec.task.template)
@@ -117,10 +114,7 @@ class GoldScorer:
         return list(accumulate(self._characters.of(drawn, attempt.text)))
 
     def _reasoning_tokens(self, attempts: Sequence[Attempt], ends: Sequence[list[int]]) -> Tensor:
-        """Return how many tokens each completion has up to the end of its opening marker, [N] int64.
-
-        If a completion has no marker, all its tokens count.
-        """
+        """Return the number of tokens up to the end of each opening marker, [N] int64, or all if there is none."""
         counts = []
         for attempt, own in zip(attempts, ends, strict=True):
             opening = None if self._form is None else self._form.opening_in(attempt.text)
@@ -206,7 +200,6 @@ def gold_tokens(
 
     An answer ends with the closing marker, or if the form has none, with the end-of-sequence token. A solution always
     ends with the end-of-sequence token.
-
     Raises ValueError if the problem has no solution, or if its answer has no form.
     """
     if kind == "solution":

@@ -107,7 +107,6 @@ class ClippedOptimizer:
 
         loss: the loss of these gradients. If there are several processes, losses and gradients are first summed over
         them.
-
         Raises DivergedError, without changing any weight, if the loss or a norm is not finite.
         """
         loss = Processes.here().sum(loss)
@@ -245,9 +244,7 @@ def grouped_micro_batches(
     A batch computes each prompt once. Its distinct prompts and its completions are together within the budget, unless a
     single row exceeds it. Batches have about equal sizes. A group is split only if it exceeds the budget alone.
 
-    group_of_row [N]: the number of each row's prompt.
-    prompt_tokens [P]: token counts of the prompts.
-    completion_tokens [N]: token counts of the completions.
+    group_of_row [N]: the number of each row's prompt. prompt_tokens [P], completion_tokens [N]: token counts.
     """
     groups: dict[int, list[int]] = {}
     for row in rows.tolist():
@@ -282,10 +279,7 @@ class TokenBudget:
     """The token budget of a pass: `train.micro_batch_tokens`, halved whenever a pass of the cell runs out of memory."""
 
     def __init__(self, tokens: int, divisible: bool = True) -> None:
-        """Start with this budget.
-
-        divisible: True if the split of rows into passes changes results only by rounding.
-        """
+        """Start with this budget. divisible: True if the split of rows into passes changes results only by rounding."""
         self.tokens = tokens
         self._divisible = divisible
         self._notes: list[str] = []
@@ -303,7 +297,6 @@ class TokenBudget:
 
         split: returns the micro-batches for a budget.
         work: must not depend on the state that a failed run of it left behind.
-
         Raises RefusedError if smaller micro-batches are impossible, or would change the objective.
         """
         while True:

@@ -163,7 +163,6 @@ class PolicyUpdate:
         """Take all optimiser steps on one filtered batch, and return the report.
 
         step: the number of the batch, from 1. If all rows were dropped, there is no optimiser step.
-
         Raises DivergedError if a loss or gradient is not finite. The weights are then those of the previous optimiser
         step. Raises RefusedError if the rule's loss is unusable; see `token_losses`.
         """

@@ -57,11 +57,7 @@ class PairBatch:
 
     @classmethod
     def of_rows(cls, sequences: Sequences, groups: Tensor, pairs: Tensor) -> PairBatch:
-        """Build a batch from pairs of rows.
-
-        groups [N]: the group of each row of `sequences`.
-        pairs [P, 2]: int64 indices of rows, the chosen row first.
-        """
+        """Build a batch from `pairs` of rows [P, 2] (int64), the chosen row first. groups [N]: each row's group."""
         chosen, rejected = pairs.T
         return cls(sequences.rows(chosen), sequences.rows(rejected), groups[chosen])
 
@@ -100,7 +96,6 @@ def zero_point(
     z is the mean log-ratio of policy to reference over completions with another problem's prompt (2402.01306, section
     4.1; see `unrelated`). Each log-ratio is a sum or mean over tokens, as the objective's `logp` says. If there are no
     such completions, z is 0. The result is on the CPU and has no gradient.
-
     Raises ValueError if reference is None, because a batch does not contain log-probs of these completions.
     """
     if reference is None:
@@ -173,7 +168,6 @@ class PreferenceUpdate:
         step: the number of the batch, from 1. If there are no pairs, there is no optimiser step.
         drawn: the completions from which the pairs were formed. The KL to the start is measured on them, as it is for
         arms without pairs. If None, it is measured on the pairs.
-
         Raises DivergedError if a loss or gradient is not finite. The weights are then those of the previous optimiser
         step.
         """
@@ -257,8 +251,7 @@ class PreferenceUpdate:
         if spec.preference.link == "kto":
             z = zero_point(pairs, step_pairs, self._scorer, self.reference).to(self.model.device)
 
-        # A loss that couples pairs is not a sum over pairs, so all pairs of the step must go through the model
-        # together.
+        # A loss that couples pairs is not a sum over pairs, so all of them must go through the model together.
         coupled = couples_pairs(spec.preference)
         share = RowShare.of(step_pairs, pairs.chosen.lengths + pairs.rejected.lengths, divisible=not coupled)
 

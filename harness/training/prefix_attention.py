@@ -79,11 +79,8 @@ class PrefixLayout:
     ) -> PrefixLayout:
         """Lay out a batch. Its rows may come in any order. All tensors must be int64 and on the host.
 
-        prompts [P, W]: right-padded.
-        prompt_lengths [P]: at least 1.
-        prompt_of_row [n]: the index of each row's prompt.
-        completions [n, T]: right-padded.
-        lengths [n]: number of tokens per completion.
+        prompts [P, W] right-padded, prompt_lengths [P] at least 1, prompt_of_row [n].
+        completions [n, T] right-padded, lengths [n].
         """
         # The last token of a completion predicts nothing, so it is not fed to the model.
         fed = (lengths - 1).clamp_min(0)
@@ -372,9 +369,8 @@ def _attention(
         shapes = [(count, width, -1, query.shape[-1]) for count, width in zip(rows, widths, strict=True)]
         return [part.view(shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
 
-    # All blocks are gathered at once, because the gradient of each slice of a tensor is as large as the tensor. They
-    # are gathered by `embedding`, because several rows attend to the same prompt, and its backward pass sums in a fixed
-    # order.
+    # All blocks are gathered at once, because the gradient of each slice of a tensor is as large as the tensor. The
+    # backward pass of `embedding` sums the gradients of rows that attend to the same prompt in a fixed order.
     spaced = spread(queries, layout.padded, sum(map(mul, rows, widths)))
     parts = zip(
         layout.blocks,

@@ -94,7 +94,6 @@ class Teacher:
         sequences: the completions after the teacher's prompts.
         rows: the part's rows in `sequences` (int64 indices).
         hidden [n, T', D]: the policy's hidden states for the part.
-
         Raises TypeError unless distill.where=loss.
         """
         if not isinstance(self.distill, DistillInLoss):
@@ -180,9 +179,7 @@ def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, 
 
     If the policy sampled the completions, kl/sequence_start estimates the KL of complete completions, and the others
     estimate the KL per token. For given completions, they only describe the contexts in these completions. All are None
-    if there was no row to measure.
-
-    policy_logps [N, T].
+    if there was no row to measure. policy_logps [N, T].
     """
     if measured is None:
         return dict.fromkeys(f"kl/{name}_start" for name in ("exact", "sequence", "k1", "k2", "k3"))

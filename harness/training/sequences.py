@@ -220,7 +220,6 @@ class BatchPart:
         """Lay out some rows (int64 indices) for passes of models that are on the same device.
 
         tensors: further tensors [N, T] or [N] on the host, of which the part gets these rows. None is left out.
-
         Raises ValueError if there are no rows, or if a prompt is empty, because nothing would predict its completion's
         first token.
         """
@@ -304,7 +303,6 @@ def score_completions(
 
     chunk_tokens: maximum number of positions whose logits are in memory at once.
     entropy_grad: whether the entropy has a gradient.
-
     Raises RefusedError if the model computes its logits in an unknown way.
     """
     part = BatchPart.of([model], sequences, rows, pad_token_id)

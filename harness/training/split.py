@@ -118,9 +118,7 @@ def scatter_into(split: PreTrainedModel, model: PreTrainedModel) -> None:
 def whole(value: Tensor) -> Tensor:
     """Return a split tensor gathered on the host in rank 0, and any other tensor unchanged.
 
-    Other ranks get their own part of a split tensor.
-
-    All processes must call this together.
+    Other ranks get their own part of a split tensor. All processes must call this together.
     """
     if not is_part(value):
         return value

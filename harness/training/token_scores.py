@@ -257,8 +257,7 @@ def _grad_product(
     """
     logits = head.logits(hidden, temperature)
     logps = logits.log_softmax(1)
-    # The terms with p_v are computed first, in place. The indicator 1[v = y] concerns one element per row and comes
-    # last.
+    # The terms with p_v are computed first, in place. The indicator 1[v = y], one element per row, comes last.
     if grad_entropy is None:
         grad_logits = logps.exp_().mul_(-grad_logps)
     else:
@@ -306,8 +305,7 @@ class OutputHead:
             logits = functional.linear(hidden, self.weight, self.bias)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.softcap is not None:
-            # Three in-place operations for multiplier, cap and temperature, because logits are the largest tensor of a
-            # pass.
+            # In place, because logits are the largest tensor of a pass.
             return logits.mul_(self.multiplier / self.softcap).tanh_().mul_(self.softcap / temperature)
         scale = self.multiplier / temperature
         return logits if scale == 1.0 else logits.mul_(scale)

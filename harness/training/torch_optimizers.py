@@ -34,8 +34,7 @@ def torch_optimizers(train: TrainSpec, groups: Groups, matrices: Collection[int]
                 lr=rate,
                 weight_decay=decay,
                 momentum=chosen.momentum,
-                # Makes steps as large as AdamW's, so that both use the same learning rate and weight decay
-                # (2502.16982).
+                # Makes steps as large as AdamW's, so that both can use one learning rate and decay (2502.16982).
                 adjust_lr_fn="match_rms_adamw",
             )
             others = [[one for one in weights if id(one) not in matrices] for weights in groups]

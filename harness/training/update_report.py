@@ -135,10 +135,8 @@ def entropy_metrics(logps: Tensor, entropy: Tensor, weights: Tensor | None = Non
 def row_weights(acting: Tensor) -> Tensor:
     """Return the weight of each row in metrics of log-probs: [N] float32.
 
-    Rows that contribute a gradient have log-probs anyway, and their weight is 1. The other rows are represented by a
-    sample of IDLE_ROWS rows, whose weights add up to the number of these rows. The rest have weight 0.
-
-    acting: bool [N], true for rows that contribute a gradient.
+    Rows that contribute a gradient (`acting`, bool [N]) have log-probs anyway, and their weight is 1. The other rows
+    are represented by a sample of IDLE_ROWS rows, whose weights add up to their number. The rest have weight 0.
     """
     weights = acting.float()
     idle = (~acting).nonzero()[:, 0]
@@ -150,8 +148,7 @@ def row_weights(acting: Tensor) -> Tensor:
 def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tensor) -> Metrics:
     """Return the metrics of the batch before its first optimiser step.
 
-    advantage [N, T].
-    acting: bool [N], true for rows that contribute a gradient.
+    advantage [N, T]. acting: bool [N], true for rows that contribute a gradient.
     weights [N]: the weight of each row in metrics of log-probs; 0 for rows without log-probs.
     """
     mask, trainer_logps = batch.sequences.mask, batch.scores.logps
@@ -190,8 +187,7 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor, weights: Tens
     The ratio is trainer / sampler. It is 1 everywhere if the engine is exact and samples from the current policy.
     tail_frac is the fraction of tokens with a ratio outside [1 / MISMATCH_TAIL, MISMATCH_TAIL].
 
-    trainer_logps, sampler_logps [tokens].
-    weights [tokens]: the weight of each token, above 0; default: 1.
+    trainer_logps, sampler_logps [tokens]. weights [tokens]: the weight of each token, above 0; default: 1.
     """
     if len(trainer_logps) == 0:
         names = ("ratio_mean", "ratio_p99", "ratio_max", "tail_frac", "k1", "k2", "k3")
@@ -235,10 +231,7 @@ def _advantage_by_pass_rate(batch: Batch, advantage: Tensor) -> Metrics:
 
 
 def pass_rate_bin(groups: Tensor, correct: Tensor) -> Tensor:
-    """Return the index in PASS_RATE_BINS of each row's prompt: [N] int64.
-
-    groups [N]: integers. correct: bool [N].
-    """
+    """Return the index in PASS_RATE_BINS of each row's prompt: [N] int64. groups [N]: integers. correct: bool [N]."""
     group = torch.unique(groups, return_inverse=True)[1]
     count = int(group.max()) + 1 if len(group) else 0
     sizes = torch.zeros(count).index_add(0, group, torch.ones(len(group)))
@@ -323,9 +316,7 @@ StepLosses = tuple[Tensor, list[MicroLoss]]
 
 
 def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) -> list[dict[str, object]]:
-    """Return, for each of the N rows, the columns token/* of rollouts/*.parquet (see `harness.records.rollouts`).
-
-    The report on individual words and replays use them.
+    """Return the columns token/* of rollouts/*.parquet for each of the N rows (see `harness.records.rollouts`).
 
     advantage [N, T]: the advantages of the first pass over the batch.
     steps: all optimiser steps, in order.
@@ -359,10 +350,7 @@ _NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
 
 
 def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, object]]:
-    """Map each row to the arrays of token/log_ratio, token/clipped and token/masked of its tokens.
-
-    The arrays may be longer than the completion.
-    """
+    """Map each row to its arrays of the columns _NOT_SEEN. An array may be longer than the completion."""
     trace, treated = part.loss.trace, treatment(part.loss.trace)
     # Stacked, because each transfer from the device makes the host wait.
     seen = torch.stack([trace.log_ratio.float(), treated.clipped.float(), treated.masked.float()]).cpu()

@@ -75,9 +75,7 @@ class DecodingBatch:
     ) -> None:
         """Allocate the tensors of a batch.
 
-        like: keys and values with the same heads.
-        max_tokens: T.
-        arena: the memory of the cache.
+        like: keys and values with the same heads. max_tokens: T. arena: the memory of the cache.
         """
         device = decoder.model.device
 
@@ -366,8 +364,7 @@ def exponential_noise(keys: Tensor, position: int | Tensor, vocab_size: int) -> 
         bits = _mix(stream[start : start + rows, None] + tokens)
         # 40 bits keep small values accurate in float32. The smallest value wins.
         block = noise[start : start + rows].copy_((bits >> 24).bitwise_and_((1 << 40) - 1))
-        # float32 rounds the largest values up to 1, whose noise is infinite. Then even a token of probability 1 would
-        # lose.
+        # float32 rounds the largest values to 1, whose noise is infinite. Even a token of probability 1 would lose.
         block.add_(0.5).mul_(-(2.0**-40)).clamp_min_(-_BELOW_ONE).log1p_().neg_()
     return noise
 

@@ -68,7 +68,6 @@ class TorchEngine:
 
         decode: maps token ids to text; called only if there are stop strings.
         shapes: default: the fastest for the model's device.
-
         Raises RefusedError if the engine does not support the model.
         """
         require_steady_positions(model)

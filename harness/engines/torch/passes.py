@@ -59,8 +59,7 @@ class BatchShapes:
         """Return how many columns a cache has if `used` are in use now and at most `most` will be."""
         if self.bucketed:
             return bucket(most, LEAST_COLUMNS)
-        # Most completions end before the limit. If columns run out, all used columns are copied, so their number
-        # doubles.
+        # Most completions end before the limit. Running out of columns costs a copy, so their number doubles.
         needed = used + self.look_every_tokens
         return min(most, max(LEAST_COLUMNS, 1 << (needed - 1).bit_length()))
 

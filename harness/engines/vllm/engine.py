@@ -80,7 +80,6 @@ class VllmEngine:
 
         decode: maps token ids to text; called only if there are stop strings.
         memory_frac: fraction of the GPU's memory for vLLM.
-
         Raises RefusedError if vLLM is not installed or cannot run this model here.
         """
         self._model, self._memory_frac = model, memory_frac
@@ -168,10 +167,7 @@ class _Resident:
         self._score([[0, 0]])
 
     def hold(self, model: PreTrainedModel) -> None:
-        """Sync the weights unless vLLM holds this model's current ones.
-
-        Raises EngineMismatchError if the parity probe fails.
-        """
+        """Sync the weights unless vLLM has this model's. Raises EngineMismatchError if the parity probe fails."""
         version = weight_version(model)
         if self._synced is not None and self._synced[0]() is model and self._synced[1] == version:
             return

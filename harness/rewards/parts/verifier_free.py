@@ -190,8 +190,7 @@ class Jepo(RewardPart):
         logps = [attempt.answer_logp for attempt in group]
         if self.bound == "one_sample":
             return logps
-        # n times the attempt's contribution to the bound: the log mean over the group minus the one without the
-        # attempt.
+        # n times the attempt's contribution to the bound: the log mean with it minus the log mean without it.
         whole = log_mean_exp(logps)
         others = (log_mean_exp(logps[:place] + logps[place + 1 :]) for place in range(len(logps)))
         return [len(logps) * (whole - other) for other in others]
