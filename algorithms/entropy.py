@@ -36,7 +36,7 @@ class _Adaptive(Settings):
 
 
 class StepBothWays(_Adaptive):
-    """The coefficient rises by delta below the target; above it, it falls and is not applied (Skywork-OR1 2505.22312)."""
+    """The coefficient rises by delta below the target; above it, it falls and is off (Skywork-OR1 2505.22312)."""
 
     type: Literal["step_both_ways"] = "step_both_ways"
 
