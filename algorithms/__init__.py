@@ -1,7 +1,7 @@
 """The mathematics of policy updates: the knob spaces of objectives, and pure functions on tensors.
 
-Policy-gradient objectives live here, objectives on pairs of completions in `algorithms.preference`. Objectives and
-presets need no torch: the tensor functions are imported on first use.
+Policy-gradient objectives are in this package, and objectives on pairs of completions in `algorithms.preference`.
+Objectives and presets do not need torch: the tensor functions are imported on first use.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ __all__ = [
     "with_overrides",
 ]
 
-# Resolved by `__getattr__` below, so that commands which only list or describe objectives start without torch. No
-# module may bear the name of a public function: importing it would put the module in the function's place.
+# `__getattr__` below resolves these names, so that commands which only list or describe objectives start without torch.
+# No module may have the name of a public function: importing the module would replace the function by the module.
 _NEED_TORCH = {
     "advantage": ("advantages", "policy_waits", "value_targets"),
     "loss": ("Coefficients", "Loss", "StepSize", "TokenBatch", "combine_metrics", "policy_loss", "update_metric_names"),

@@ -1,8 +1,8 @@
 """Advantages: how much better each completion, or each of its tokens, did than expected.
 
-Rewards come as `RewardedTokens`. A baseline is subtracted, the result is divided by a scale, and `credit` decides which
-tokens it belongs to. A segment is a set of entries that are compared with each other: a prompt's group, an optimiser
-step, or the whole batch. `segments` holds the segment's number for each entry, below the number of entries.
+Rewards come as `RewardedTokens`. A baseline is subtracted from them and the result is divided by a scale. `credit`
+decides which tokens get the quotient. A segment is a set of entries that share a mean or std: a prompt's group, an
+optimiser step, or the whole batch. `segments` [N] is the number of each entry's segment, below N.
 """
 
 from __future__ import annotations
@@ -35,28 +35,30 @@ def advantages(
 ) -> Tensor:
     """Compute the advantage of every token [B, T]: (reward - baseline) / scale, and 0 where mask is 0.
 
-    rewards [B]. groups [B] integers: equal for completions of one prompt, in any order and number. mask [B, T]. Pass
-    the whole rollout batch: batch statistics are taken over these rows. Sources are given at the knobs of `Objective`.
-    Some objectives need further arguments:
+    Pass the whole rollout batch, because batch statistics are taken over these rows. The knobs of `Objective` name
+    their sources.
 
+    * rewards [B].
+    * groups [B] integers: equal for completions of one prompt. A group may have any size, and its rows any order.
+    * mask [B, T].
     * values [B, T]: the critic's values of the tokens' states, for baseline=critic.
-    * token_rewards [B, T]: rewards at tokens besides the completion's, such as -beta KL. baseline=none sums those from
-      the token on (REINFORCE++), and the critic discounts them (GAE). credit=steps takes them as the steps' rewards,
-      with NaN at tokens where no step ends. Every other baseline adds them to the completion's reward.
-    * peers [B]: for random_peer, the row of the group whose reward is the baseline of this row.
-    * mini_batches [B] integers: for mini_batch_std, equal for the rows of one optimiser step. None: all rows are one
+    * token_rewards [B, T]: further rewards at tokens, such as -beta KL. baseline=none credits a token with its own and
+      all later ones (REINFORCE++). The critic discounts them (GAE). credit=steps takes them as the rewards of steps,
+      with NaN at tokens where no step ends. Every other baseline adds their sum to the completion's reward.
+    * peers [B]: for random_peer, the row of the same group whose reward is this row's baseline.
+    * mini_batches [B] integers: for mini_batch_std, equal for rows of the same optimiser step. None: all rows form one
       step.
 
-    Corner cases are defined:
+    Corner cases:
 
     * A NaN reward (the completion could not be scored) is left out of every baseline and std. Its row gets 0, and so
-      does every row that has it as its random peer.
-    * With pass_k, a group in which k or fewer completions could be scored gets exactly 0: it has one set, or none.
+      does every row whose random peer it is.
+    * With pass_k, a group in which k or fewer completions could be scored gets exactly 0: it has at most one set.
     * A group of equal rewards, or of a single completion, gets exactly 0 from every group baseline. This holds after
-      every scale except whiten_tokens, which shifts it by the mean over all tokens, as its source does.
+      every scale except whiten_tokens, which subtracts the mean over all tokens, as its source does.
     * A row that is its own random peer gets 0.
-    * A fully masked row counts in baselines and stds with its reward, except where lengths are weights and among steps.
-      It gets 0.
+    * A fully masked row gets 0. Its reward still counts in baselines and stds, except in length_weighted, where its
+      weight is 0, and with credit=steps, where it has no step.
 
     Raises ValueError for shapes that do not fit, infinite rewards, NaN token rewards without credit=steps, missing
     values or peers, and peers outside the row's group.
@@ -80,7 +82,7 @@ def advantages(
 
 
 def policy_waits(objective: Objective, step: int) -> bool:
-    """Return whether step `step` is part of the critic's warm-up, in which only the critic's weights are trained."""
+    """Return whether `step` belongs to the critic's warm-up, during which only the critic is trained."""
     return objective.baseline == "critic" and step <= objective.critic.warmup_steps
 
 
@@ -89,9 +91,8 @@ def value_targets(
 ) -> Tensor:
     """Compute the returns [B, T] that the critic is fitted to, 0 where mask is 0.
 
-    Arguments as in `advantages`. The targets of a completion that could not be scored are its own values, so it teaches
-    the critic nothing.
-
+    The arguments are those of `advantages`. If a completion could not be scored, its targets are its own values, so it
+    contributes nothing to the critic's loss.
     Raises ValueError for shapes that do not fit, infinite rewards, and NaN token rewards without credit=steps.
     """
     rewarded = RewardedTokens.of(objective.credit, rewards, mask, token_rewards)
@@ -101,7 +102,7 @@ def value_targets(
 
 @dataclass(frozen=True, eq=False)
 class RewardedTokens:
-    """Checked rewards of B completions and of their T tokens; entries that do not count are 0."""
+    """Validated rewards of B completions and their T tokens, 0 where a completion is unscored or a token is masked."""
 
     rewards: Tensor
     """[B] rewards of the completions; 0 for one that could not be scored."""
@@ -110,17 +111,16 @@ class RewardedTokens:
     mask: Tensor
     """[B, T] bool: mask-1 tokens of scored completions."""
     token_rewards: Tensor
-    """[B, T] rewards at tokens, besides the completion's; 0 outside the mask."""
+    """[B, T] rewards of single tokens, without the completion's reward; 0 outside the mask."""
     marked: Tensor
-    """[B, T] bool: tokens of the mask that have a reward of their own, possibly 0."""
+    """[B, T] bool: mask-1 tokens that have a token reward, which may be 0."""
 
     @classmethod
     def of(cls, credit: Credit, rewards: Tensor, mask: Tensor, token_rewards: Tensor | None) -> Self:
-        """Check the arguments of `advantages` and build the rewards from them.
+        """Validate the arguments of `advantages` and build the rewards from them.
 
         rewards [B]: NaN for a completion that could not be scored. mask [B, T]. token_rewards [B, T]: NaN for a token
         at which no step ends (credit=steps only).
-
         Raises ValueError for shapes that do not fit, infinite rewards, and NaN token rewards without credit=steps.
         """
         if rewards.ndim != 1:
@@ -157,19 +157,19 @@ class RewardedTokens:
 
     @cached_property
     def totals(self) -> Tensor:
-        """The sum of the completion's reward and those of its tokens: [B]."""
+        """The reward of each completion plus the sum of its token rewards: [B]."""
         return self.rewards + self.token_rewards.sum(1)
 
     @cached_property
     def last(self) -> Tensor:
         """The last mask-1 token of each scored completion: [B, T] bool."""
-        # The count from here to the end is 1 at the last token of the mask and at tokens with mask 0 just before it;
-        # the first factor removes the latter.
+        # The number of mask-1 tokens from here to the end is 1 at the last of them and at any mask-0 tokens just before
+        # it. `self.mask &` removes the mask-0 tokens.
         return self.mask & (self.mask.flip(1).cumsum(1).flip(1) == 1)
 
     @cached_property
     def at_tokens(self) -> Tensor:
-        """All rewards at the tokens where they are paid, the completion's at its last: [B, T], 0 outside the mask."""
+        """Token rewards, plus the completion's reward at its last token: [B, T], 0 outside the mask."""
         return self.token_rewards + torch.where(self.last, self.rewards[:, None], 0)
 
 
@@ -205,8 +205,8 @@ def _centred(
             n = _sums(count, group)
             centred = _deviations(totals, count, group) * n / (n - objective.pass_k).clamp(min=1)
         case "length_weighted":
-            # OPO weights each reward by its completion's length. We count the tokens in the loss, so a fully masked
-            # completion has no weight.
+            # OPO weights each reward by the completion's length. The length here counts only tokens that enter the
+            # loss, so a fully masked completion has weight 0.
             centred = _deviations(totals, rewarded.mask.sum(1).to(totals.dtype), group)
         case "random_peer":
             peers = _checked_peers(peers, group)
@@ -218,7 +218,7 @@ def _centred(
 def _scaled(
     objective: Objective, rewarded: RewardedTokens, group: Tensor, centred: Tensor, mini_batches: Tensor | None
 ) -> Tensor:
-    """Divide the centred rewards [B, T] or [B, 1] by the scale; the stds of rewards are over completions."""
+    """Divide the centred rewards [B, T] or [B, 1] by the scale. Stds are over completions, except in whiten_tokens."""
     totals, ddof, eps = rewarded.totals, objective.scale_ddof, objective.scale_eps
     count, batch = rewarded.scored.to(totals.dtype), torch.zeros_like(group)
     match objective.scale:
@@ -234,12 +234,12 @@ def _scaled(
         case "group_std":
             squared = _variance(totals, count, group, ddof)
         case "batch_std":
-            # Raw rewards (LitePPO), whose std includes the spread between prompts; mini_batch_std takes centred ones.
+            # The std of raw rewards (LitePPO) includes the spread between prompts. mini_batch_std uses centred rewards.
             squared = _variance(totals, count, batch, ddof)
         case "mini_batch_std":
             step = batch if mini_batches is None else _numbered("mini_batches", mini_batches, rewarded)
             squared = _variance(centred[:, 0], count, step, ddof)
-    # eps is added to the std here and to the variance in `_whitened`, as verl does.
+    # As in verl, eps is added to the std here but to the variance in `_whitened`.
     return centred / (squared.sqrt() + eps)[:, None]
 
 
@@ -248,9 +248,9 @@ def _of_sets(objective: Objective, rewarded: RewardedTokens, group: Tensor) -> S
 
 
 def _numbered(name: str, labels: Tensor, rewarded: RewardedTokens) -> Tensor:
-    """Map the labels [B] to int64 numbers below B: rows with equal labels get equal numbers.
+    """Replace the labels [B] by int64 numbers below B. Rows with equal labels get equal numbers.
 
-    Raises ValueError for labels of another shape than the rewards.
+    Raises ValueError if the labels do not have the shape of the rewards.
     """
     shape = rewarded.scored.shape
     if labels.shape != shape:
@@ -266,7 +266,7 @@ def _checked_peers(peers: Tensor | None, group: Tensor) -> Tensor:
     B = len(group)
     if peers.shape != group.shape:
         raise InvalidError("algorithms.shape", name="peers", shape=list(peers.shape), needed=f"that of rewards, {[B]}")
-    # The clamp lets the comparison of groups run for rows out of range, which the first two terms report.
+    # Indices out of range are reported by the first two terms. The clamp only lets the third term index `group`.
     strangers = (peers < 0) | (peers >= B) | (group[peers.clamp(0, max(0, B - 1))] != group)
     if strangers.any():
         rows = strangers.nonzero().flatten().tolist()
@@ -277,35 +277,35 @@ def _checked_peers(peers: Tensor | None, group: Tensor) -> Tensor:
 def _critic_advantages(objective: Objective, rewarded: RewardedTokens, values: Tensor) -> tuple[Tensor, Tensor]:
     """Compute advantages and returns [B, T] by GAE over all rewards, with the objective's critic knobs.
 
-    values [B, T]. The advantages are not whitened.
-
-    Raises ValueError for values of another shape than the mask.
+    The advantages are not whitened. Raises ValueError if `values` does not have the shape of the mask, [B, T].
     """
     _check_shape("values", values, rewarded.mask)
     rewards, critic = rewarded.at_tokens, objective.critic
     if critic.whiten_rewards:
-        # TRL's whiten(shift_mean=False): unit variance, and the mean stays. Adding the mean also writes outside the
-        # mask, where `gae` does not read.
+        # TRL's whiten(shift_mean=False): the variance becomes 1 and the mean is kept. Adding the mean also writes
+        # outside the mask, but `gae` does not read there.
         mean = rewards[rewarded.mask].mean()
         rewards = _whitened(rewards, rewarded.mask, ddof=1, eps=REWARD_WHITENING_EPS) + mean
     return gae(rewards, values.to(rewards.dtype), rewarded.mask, critic.gamma, critic.lam)
 
 
 def _returns_to_go(rewards: Tensor) -> Tensor:
-    """Sum a completion's token rewards [B, T] from each token on: the rewards that the token can still influence."""
+    """Return for each token the sum of its own and all later rewards of its completion: [B, T]."""
     return rewards.flip(1).cumsum(1).flip(1)
 
 
 def _step_advantages(objective: Objective, rewarded: RewardedTokens, group: Tensor) -> Tensor:
     """Compute the advantages [B, T] of process supervision (DeepSeekMath, 2402.03300, section 4.1.3).
 
-    group [B] int64, below B. The rewards of all steps of a group are standardised together. A token's advantage is the
-    sum over the steps that end at it or later. A step ends at every token that has a reward of its own and at the
-    completion's last token. The last step also gets the completion's reward. A fully masked completion has no steps.
+    A step ends at every token that has a token reward, and at the completion's last token. The last step also gets the
+    completion's reward. The rewards of all steps of a group are standardised together. A token's advantage is the sum
+    of the standardised rewards of all steps that end at this token or later. A fully masked completion has no steps.
+
+    group [B] int64, below B.
     """
     ends = rewarded.marked | rewarded.last
     weights = ends.flatten().to(rewarded.rewards.dtype)
-    # One entry per token; the weights leave only the ends of steps in means and stds.
+    # One entry per token. The weights are 1 where a step ends and 0 elsewhere, so means and stds are over steps.
     segments = group[:, None].expand_as(ends).flatten()
     rewards = rewarded.at_tokens.flatten()
     standardised = _deviations(rewards, weights, segments)
@@ -316,12 +316,12 @@ def _step_advantages(objective: Objective, rewarded: RewardedTokens, group: Tens
 
 
 def _deviations(values: Tensor, weights: Tensor, segments: Tensor) -> Tensor:
-    """Subtract from each value its segment's weighted mean: [N].
+    """Subtract from each value the weighted mean of its segment: [N].
 
-    values, weights [N], segments [N] int64. Values of weight 0 do not count in the mean. The result is exactly 0 in a
-    segment of equal values or without any weight.
+    values [N], weights [N], segments [N] int64. A segment gives exactly 0 if its values are equal or its weights are
+    all 0.
     """
-    # The mean of equal floats is not always exact, but the mean of zeros is. So the lowest value is subtracted first.
+    # The mean of equal floats may be rounded, but the mean of zeros is exact. So the lowest value is subtracted first.
     counted = torch.where(weights > 0, values, torch.inf)
     lowest = torch.full_like(values, torch.inf).scatter_reduce(0, segments, counted, "amin")[segments]
     raised = torch.where(lowest.isinf(), 0, values - lowest)
@@ -329,22 +329,22 @@ def _deviations(values: Tensor, weights: Tensor, segments: Tensor) -> Tensor:
 
 
 def _variance(values: Tensor, weights: Tensor, segments: Tensor, ddof: int) -> Tensor:
-    """Compute the variance of each value's segment [N], with divisor (sum of weights - ddof); 0 for a single value."""
+    """Return for each value the variance of its segment [N], with divisor max(1, sum of weights - ddof)."""
     squares = weights * _deviations(values, weights, segments) ** 2
     return _sums(squares, segments) / (_sums(weights, segments) - ddof).clamp(min=1)
 
 
 def _sums(values: Tensor, segments: Tensor) -> Tensor:
-    """Return for each entry the sum over its segment: [N]."""
+    """Return for each value the sum over its segment: [N]."""
     return torch.zeros_like(values).index_add(0, segments, values)[segments]
 
 
 def _whitened(values: Tensor, mask: Tensor, ddof: int, eps: float) -> Tensor:
-    """Whiten values [B, T] over all tokens of the mask [B, T]: (value - mean) / sqrt(variance + eps), 0 elsewhere."""
+    """Return (value - mean) / sqrt(variance + eps) over all mask-1 tokens, and 0 elsewhere: [B, T]."""
     tokens = values[mask]
     if len(tokens) == 0:
         return torch.zeros_like(values)
-    # As in `_deviations`: equal values come out as exactly 0.
+    # The lowest value is subtracted first, as in `_deviations`, so that equal values give exactly 0.
     raised = tokens - tokens.min()
     centred = raised - raised.mean()
     scale = (centred.square().sum() / max(1, len(tokens) - ddof) + eps).sqrt()

@@ -1,6 +1,6 @@
-"""`critic`: the value function of PPO (1707.06347). Its knobs, generalised advantage estimation, and the value loss.
+"""`critic`: knobs of PPO's value function (1707.06347), generalised advantage estimation (GAE), and the value loss.
 
-The value V_t of a token is the value of the state before the token was sampled.
+The value V_t of token t is the value of the state before the token was sampled.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EQUAL = 1e-5
-"""Numbers that differ by less than this share of the largest one are equal up to rounding."""
+"""Two numbers count as equal if they differ by at most this share of the largest absolute value."""
 
 
 class Critic(Settings):
-    """The value function and its loss; it exists with baseline=critic."""
+    """The value function and its loss, for baseline=critic only."""
 
     gamma: float = Field(default=1.0, gt=0, le=1, description="discount per token; default: PPO for language models")
     lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; default: TRL (verl, OpenRLHF: 1)")
@@ -56,28 +56,28 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
 
         delta_t = r_t + gamma V_next - V_t        A_t = delta_t + gamma lam A_next
 
-    rewards, values, mask [B, T]; rewards and values have one dtype. Tokens with mask 0 are skipped, as in verl: the
-    next token is the next one of the mask, and V = A = 0 after the last. Skipped tokens get 0, and their entries are
-    never used. The results are not whitened and have no gradient.
+    rewards, values, mask [B, T]; rewards and values must have the same dtype. Tokens with mask 0 are skipped, as in
+    verl: "next" means the next mask-1 token, and V = A = 0 after the last one. Skipped tokens get 0, and their rewards
+    and values are never used. The results are not whitened and carry no gradient.
     """
     mask = mask.bool()
     values = values.detach().where(mask, 0)
     kept, ones = mask.to(values.dtype), values.new_ones(values.shape)
-    # x_t is V_t at a token of the mask and x_(t+1) elsewhere, so x_(t+1) is the value of the next token of the mask.
+    # With x_t = V_t at a mask-1 token and x_t = x_(t+1) at a skipped one, x_(t+1) is the next mask-1 token's value.
     next_values = _from_the_end(values, 1 - kept)[:, 1:]
     deltas = (rewards.detach() + gamma * next_values - values).where(mask, 0)
-    # A skipped token passes A_next on with factor 1: a gap between tokens of the mask is not discounted.
+    # A skipped token passes A_next on with factor 1, so gaps between mask-1 tokens are not discounted.
     carried = _from_the_end(deltas, ones.where(~mask, gamma * lam))[:, :-1]
     advantages = carried.where(mask, 0)
     return advantages, advantages + values
 
 
 def value_losses(values: Tensor, old_values: Tensor, returns: Tensor, value_clip: float | None) -> Tensor:
-    """Compute the loss of each token's value, 1/2 max((V - ret)^2, (clip(V, V_old +- value_clip) - ret)^2).
+    """Compute the value loss of each token, 1/2 max((V - ret)^2, (clip(V, V_old +- value_clip) - ret)^2).
 
-    The result has the shape of the arguments and is differentiable with respect to `values` only. A value that moved
-    further than value_clip towards its return has no gradient. The clip is in PPO's code (OpenAI baselines), not in its
-    paper. value_clip=None: half the squared error.
+    The result has the shape of the arguments and is differentiable with respect to `values` only. A value that has
+    moved further than value_clip towards its return has no gradient. The clip comes from PPO's code (OpenAI baselines),
+    not from the paper. If value_clip is None, the loss is half the squared error.
     """
     old_values, returns = old_values.detach(), returns.detach()
     losses = (values - returns).square()
@@ -88,19 +88,20 @@ def value_losses(values: Tensor, old_values: Tensor, returns: Tensor, value_clip
 
 
 def value_metrics(values: Tensor, old_values: Tensor, returns: Tensor, value_clip: float | None) -> dict[str, float]:
-    """Compute the metrics of N tokens; all arguments [N]. Empty if there is no token.
+    """Compute the critic's metrics over N tokens; all tensors [N]. Returns an empty dict if N is 0.
 
-    * value/explained_variance: 1 - Var(return - V_old) / Var(return), for the values behind the advantages. 1 is
-      perfect, 0 no better than a constant, negative worse. If all returns are equal up to rounding (EQUAL of the
-      largest number), it is 1 if all errors are equal too, else 0.
-    * value/clip_frac: share of tokens whose loss is that of the clipped value; 0 without a clip.
-    * value/mean, value/return_mean: means of the new values and of the returns.
+    * value/explained_variance: 1 - Var(return - V_old) / Var(return), where V_old are the values that the advantages
+      were computed from. 1 is perfect, 0 no better than a constant, negative worse than a constant. If all returns are
+      equal up to rounding (see EQUAL), it is 1 if all errors are equal up to rounding, else 0.
+    * value/clip_frac: fraction of tokens where the clipped value's loss is the larger one; 0 if value_clip is None.
+    * value/mean: mean of the new values.
+    * value/return_mean: mean of the returns.
     """
     if values.numel() == 0:
         return {}
     values = values.detach()
     errors = returns - old_values
-    # The variance of equal returns is rounding only, and a ratio to it would be noise.
+    # If all returns are equal, their variance is rounding error, and dividing by it would give noise.
     rounding = EQUAL * returns.abs().max().maximum(old_values.abs().max())
     explained = (1 - errors.var(correction=0) / returns.var(correction=0)).where(
         returns.max() - returns.min() > rounding,
@@ -115,13 +116,13 @@ def value_metrics(values: Tensor, old_values: Tensor, returns: Tensor, value_cli
     }
     import torch
 
-    # Stacked, so that all of them take one transfer from the device.
+    # Stacked, so that one transfer from the device fetches all metrics.
     return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
 
 
 def _from_the_end(terms: Tensor, factors: Tensor) -> Tensor:
-    """Solve x_t = terms_t + factors_t x_(t+1) for [B, T + 1], with x = 0 after the last of the T columns."""
-    # Not imported at the top of the file: commands that need no torch also read the knobs here.
+    """Solve x_t = terms_t + factors_t x_(t+1) for x [B, T + 1], starting from x_T = 0 in the last column."""
+    # Imported here, because commands that run without torch import the knobs of this module.
     import torch
 
     x = terms.new_zeros(terms.shape[0])

@@ -1,7 +1,7 @@
-"""Diagnostics of a policy update: how far the policy moved from the one that sampled, and what the objective bounded.
+"""Diagnostics of a policy update: how far the policy moved since sampling, and which tokens the objective bounded.
 
-A loss leaves a `TokenTrace`. The metrics of an update are computed from the traces of all its micro-batches together.
-`treatment` says of every token whether it was clipped or left out.
+Each loss records a `TokenTrace`. The metrics of an update are computed from the traces of all its micro-batches.
+`treatment` tells for every token whether it was clipped or left out.
 """
 
 from __future__ import annotations
@@ -31,46 +31,48 @@ class ValueTrace(NamedTuple):
 
 
 class Treatment(NamedTuple):
-    """An objective's treatment of each token of a loss, bool [B, T]: never both, and neither outside the mask."""
+    """The tokens that an objective clipped or left out, bool [B, T]. No token is in both, none is outside the mask."""
 
     clipped: Tensor
-    """Tokens with a ratio that a bound of the rule acts on. With ppo_clip and gmpo they lose their gradient beyond the
-    bound towards which their advantage pulls. With cispo they keep a bounded weight, on both sides.
+    """Tokens whose ratio is beyond a bound of the rule. With ppo_clip and gmpo, only the bound in the direction of the
+    advantage counts, and the token has no gradient. With cispo both bounds count, and the token keeps a bounded weight.
     """
     masked: Tensor
-    """Tokens taken out of the policy loss: by the rule (`rule.mask`), by `select` (clip_cov, top_entropy), or by a
-    sampler correction of weight 0.
+    """Tokens removed from the policy loss by the rule (`rule.mask`), by `select` (clip_cov, top_entropy), or by a
+    sampler correction with weight 0.
     """
 
 
 @dataclass(frozen=True, eq=False)
 class TokenTrace:
-    """Detached values of a micro-batch's tokens, each [B, T]; entries outside the mask do not count."""
+    """Detached per-token values of a micro-batch, each [B, T]; entries outside the mask are ignored."""
 
     objective: Objective
     mask: Tensor
     """Bool."""
     log_ratio: Tensor
-    """log pi - log pi_old of the token (pi_sampler with sampler_correction.type=in_ratio), 0 outside the mask."""
+    """log pi - log pi_old of the token, 0 outside the mask; pi_sampler replaces pi_old under in_ratio correction."""
     ratio: Tensor
-    """The ratio that the rule bounds (`Rule.bounded_ratio`): that of the token or of its completion."""
+    """The ratio that the rule bounds (`Rule.bounded_ratio`): the token's or its completion's."""
     advantages: Tensor
     ref_log_ratio: Tensor | None
     """log pi - log pi_ref of the token; None without a reference."""
     selected: Tensor | None
-    """Bool: the tokens that `select` chose; None without it."""
+    """Bool: the tokens that `select` chose; None if the objective selects no tokens."""
     weights: SamplerWeights | None
-    """The weights of the sampler correction; None if it has none."""
+    """The weights of the sampler correction; None if the objective has no correction or its type is in_ratio."""
     divergence: Tensor | None
-    """Divergence between teacher and student at each token, in nats; None without distill.where=loss."""
+    """Divergence between teacher and student at each token, in nats; None unless distill.where=loss."""
     values: ValueTrace | None
-    """The inputs of the value loss; None without one."""
+    """The inputs of the value loss; None if the loss has no value term."""
     shares: Mapping[str, Tensor]
-    """The scalar share of each term in the loss of the optimiser step."""
+    """This micro-batch's contribution to each term of the optimiser step's loss, as scalars."""
 
 
 def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, float]:
-    """Compute the metrics over all tokens of the traces, which share one objective; empty if there is no token.
+    """Compute the metrics over all tokens of the traces. Returns an empty dict if there are no tokens.
+
+    All traces must come from the same objective.
 
     * ratio/mean, ratio/p99 (nearest rank), ratio/max: token ratios exp(log pi - log pi_old), whatever ratio the
       objective uses, so that arms with different ratios can be compared. With sampler_correction.type=in_ratio,
@@ -78,19 +80,21 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     * ratio_seq/mean, ratio_seq/max: ratios of completions, the products over their tokens.
     * kl/{k1,k2,k3}_old: estimates of KL(pi_old || pi) from its samples, the means of -log r, (log r)^2 / 2 and
       r - 1 - log r (Schulman 2020, "Approximating KL divergence").
-    * kl/{k1,k2,k3}_ref: estimates of KL(pi || pi_ref) that take the tokens as samples of pi; only with a reference.
-    * clip/{low,high}_frac_any_sign: fraction of tokens whose ratio, as the rule bounds it, is below or above the rule's
-      bounds. Only rules with bounds have the clip metrics. For cispo they are bounds of the weight, for gmpo bounds of
-      token ratios.
-    * clip/{low,high}_frac_sign_aware: fraction of tokens that such a bound acts on (low: A < 0, high: A > 0).
-    * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on. A rule may have more.
-    * select/frac: fraction of tokens that `select` chose; only with it on.
-    * sampler/weight_mean: mean of the sampler correction's weights. sampler/frac_clipped: fraction of tokens whose
-      weight it bounded or whose completion it rejected. Both only if it has weights.
-    * teacher/divergence: mean divergence between teacher and student, in nats per token; only with distill.where=loss.
-    * value/*: see `value_metrics`; only with values.
-    * loss/{policy,kl,distill,sequence_penalty,entropy,value}: the terms that add up to the loss, as means over `steps`
-      optimiser steps; only those that are on.
+    * kl/{k1,k2,k3}_ref: estimates of KL(pi || pi_ref), as if the tokens had been sampled from pi. Only with a
+      reference.
+    * clip/{low,high}_frac_any_sign: fraction of tokens whose bounded ratio (`Rule.bounded_ratio`) is below or above the
+      rule's bounds. Only rules with bounds have clip metrics. cispo bounds the weight, gmpo the ratios of tokens.
+    * clip/{low,high}_frac_sign_aware: fraction of tokens on which that bound has an effect (low: A < 0, high: A > 0).
+    * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip. Only with dual_clip on. Rules may add their own
+      clip metrics.
+    * select/frac: fraction of tokens that `select` chose. Only if the objective selects tokens.
+    * sampler/weight_mean: mean weight of the sampler correction. Only if the correction has weights.
+    * sampler/frac_clipped: fraction of tokens whose weight the correction bounded or whose completion it rejected. Only
+      if the correction has weights.
+    * teacher/divergence: mean divergence between teacher and student, in nats per token. Only with distill.where=loss.
+    * value/*: see `value_metrics`. Only with a critic.
+    * loss/{policy,kl,distill,sequence_penalty,entropy,value}: the active terms, which add up to the loss. Each is a
+      mean over `steps` optimiser steps.
     """
     if not traces:
         return {}
@@ -99,18 +103,18 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
         return {}
     objective = traces[0].objective
     log_ratio = tokens.of(lambda trace: trace.log_ratio)
-    # A fully masked completion would enter the ratios of completions with a product over no tokens, 1.
+    # A fully masked completion has no ratio: the product over its tokens is empty, and its 1 would distort the mean.
     rows = torch.cat([trace.mask.any(1) for trace in traces])
     sequence_ratio = bounded_exp(torch.cat([trace.log_ratio.sum(1) for trace in traces])[rows])
     token_ratio = bounded_exp(log_ratio)
     metrics = {
         "ratio/mean": token_ratio.mean(),
-        # Sorted, as `kthvalue` takes ten times as long if most values are equal. Before the first update they are.
+        # `sort`, because `kthvalue` is ten times slower if most values are equal, as before the first update.
         "ratio/p99": token_ratio.sort().values[math.ceil(0.99 * token_ratio.numel()) - 1],
         "ratio/max": token_ratio.max(),
         "ratio_seq/mean": sequence_ratio.mean(),
         "ratio_seq/max": sequence_ratio.max(),
-        # The samples are those of pi_old, so its log-prob comes first in the log-ratio.
+        # The tokens were sampled from pi_old, so the estimator's log-ratio is log pi_old - log pi.
         **{f"kl/{name}_old": mean for name, mean in kl_means(-log_ratio).items()},
     }
     if all(trace.ref_log_ratio is not None for trace in traces):
@@ -127,13 +131,13 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
         metrics["teacher/divergence"] = tokens.of(lambda trace: trace.divergence).mean()
     for name in traces[0].shares:
         metrics[f"loss/{name}"] = torch.stack([trace.shares[name] for trace in traces]).sum() / steps
-    # Stacked, so that all of them take one transfer from the device.
+    # Stacked, so that one transfer from the device fetches all metrics.
     numbers = torch.stack([value.to(log_ratio.dtype) for value in metrics.values()]).tolist()
     return dict(zip(metrics, numbers, strict=True)) | _value_metrics(traces, tokens)
 
 
 def treatment(trace: TokenTrace) -> Treatment:
-    """Return how the objective of a trace treated its tokens in the trace's optimiser step."""
+    """Return which tokens of a trace the objective clipped and which it left out of the policy loss."""
     rule = trace.objective.rule
     clipped, masked = (
         checked(rule, "treatment", tokens, trace.ratio, holds_bools=True)
@@ -146,7 +150,7 @@ def treatment(trace: TokenTrace) -> Treatment:
             masked = masked | ~_selected(trace)
     if trace.weights is not None:
         masked = masked | (trace.weights.weights == 0)
-    # A token taken out of the loss counts as masked alone, even if its ratio is beyond a bound.
+    # A token that was removed from the loss counts only as masked, even if its ratio is beyond a bound.
     return Treatment(clipped & ~masked & trace.mask, masked & trace.mask)
 
 
@@ -162,7 +166,7 @@ def _clip_metrics(objective: Objective, tokens: _Tokens) -> dict[str, Tensor]:
 
 
 def _selected(trace: TokenTrace) -> Tensor:
-    """Return the trace's selection; raise ValueError if it lacks the selection that its objective makes."""
+    """Return the tokens that `select` chose. Raises ValueError if the trace does not have them."""
     if trace.selected is None:
         raise InvalidError("algorithms.trace_without_selection", select=trace.objective.select.type)
     return trace.selected
@@ -179,7 +183,7 @@ def _value_metrics(traces: Sequence[TokenTrace], tokens: _Tokens) -> dict[str, f
 
 
 class _Tokens:
-    """The N tokens with mask 1 of all traces. Their positions are read once, since on a GPU the host waits for them."""
+    """The N mask-1 tokens of all traces. Their positions are computed once, because `nonzero` makes the host wait."""
 
     def __init__(self, traces: Sequence[TokenTrace]) -> None:
         self._traces = traces
@@ -189,7 +193,7 @@ class _Tokens:
         return len(self._places)
 
     def of(self, tensor_of: Callable[[TokenTrace], Tensor | None]) -> Tensor:
-        """Concatenate one tensor of every trace over these tokens: [N]."""
+        """Concatenate one tensor of every trace and keep the mask-1 tokens: [N]."""
         tensors = [tensor_of(trace) for trace in self._traces]
         return torch.cat([tensor.flatten() for tensor in tensors if tensor is not None]).index_select(0, self._places)
 

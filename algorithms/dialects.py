@@ -1,12 +1,12 @@
-"""Other trainers' settings for an objective, and the objective that such settings compute.
+"""Translation between our objectives and the settings of other trainers, in both directions.
 
-A dialect is one file of `algorithms.elsewhere`, or of a plug-in: a trainer with its configs. A config has two
-functions. `write` finds the settings nearest to a point of our space, and `read` returns the point that settings
-compute. A translation reads back what it wrote. If the two points differ, the trainer cannot express the objective, and
-the difference names the knobs. No loss of meaning goes unnoticed as long as `read` is right, and the tests compare
-`read` with the trainers' own losses.
+A dialect is a trainer with its configs, in one file of `algorithms.elsewhere` or of a plug-in. A config has two
+functions: `write` returns the settings nearest to a point of our knob space, and `read` returns the point that settings
+stand for. A translation writes the settings and reads them back. If the result differs from the original point, the
+trainer cannot express the objective, and the knobs that differ say why. If `read` is correct, every difference is
+found. The tests compare `read` with the trainers' own losses.
 
-Points are mappings of knobs (`rule.clip_high`), as `active_knobs` returns them, so neither function needs torch or the
+Points map knobs (`rule.clip_high`) to values, as `active_knobs` returns them. So neither function needs torch or the
 trainer.
 """
 
@@ -34,23 +34,23 @@ Settings = Mapping[str, Any]
 Knobs = Mapping[str, KnobValue]
 
 GUARDS = frozenset({"scale_eps", "refill_max_rounds"})
-"""Knobs against a division by 0 or endless sampling: a trainer with other fixed values has the same objective."""
+"""Knobs that only prevent a division by 0 or endless sampling. They may differ without making another objective."""
 UNBOUNDED = 1e9
-"""Stands for no bound of a ratio: ratios are at most e^20, 4.9e8."""
+"""A bound that no ratio reaches, for trainers without a value for "no bound": ratios are at most e^20, 4.9e8."""
 _MOST_RATIO = 4.85e8
 """e^20, rounded down: log-ratios are clamped to +-20 (`rules.LOG_RATIO_LIMIT`), so no ratio reaches a larger bound."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """An objective, as settings express it."""
+    """The objective that a trainer's settings stand for."""
 
     knobs: Knobs
-    """Knobs of the objective; those left out have our defaults."""
+    """Knobs of the objective; missing knobs have our defaults."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """Settings with an effect that no knob has, each with that effect; the knobs are then only the nearest."""
+    """Settings with an effect that no knob has -> that effect. If there are any, `knobs` is only an approximation."""
     limits: tuple[str, ...] = ()
-    """Deviations of the trainer from the knobs, in extreme cases or in what it counts."""
+    """Small deviations of the trainer from the knobs: in extreme cases, or in what it counts."""
 
 
 @dataclass(frozen=True)
@@ -59,30 +59,30 @@ class Written:
 
     settings: Settings
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Knobs, or groups of them, that are set outside the config's own settings, each with how to set it there."""
+    """Knobs, or groups of knobs, that this config cannot set -> how to set them in the trainer."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """One class or file of settings of a trainer."""
+    """A trainer's class or file of settings."""
 
     name: str
     family: Family
     defaults: Settings
-    """The settings that determine the objective, with their values if left out."""
+    """The settings that determine the objective, with the trainer's defaults."""
     write: Callable[[Knobs], Written]
     read: Callable[[Given], Point]
     promise: str | None = None
-    """The preset that the config's own name makes one expect."""
+    """The preset that users expect from the config's name."""
     promises: Mapping[tuple[str, Any], str] = field(default_factory=dict)
-    """(setting, value) -> the preset that the value makes one expect."""
+    """(setting, value) -> the preset that users expect from this value."""
     plain: Mapping[str, str] = field(default_factory=dict)
-    """Settings that correspond to knobs of a run outside its objective, each with the knob."""
+    """Settings outside the objective -> the run's knob that each corresponds to."""
     others: Collection[str] = ()
     """Settings without effect on the objective; `trainer.*` stands for a whole section."""
 
     def knows(self, setting: str) -> bool:
-        """Return whether the trainer has this setting, or one of which it is a part."""
+        """Return whether the trainer has this setting, or a parent setting that contains it."""
         # `a.b` is known as `a.b`, inside a setting `a`, and through the sections `a.*` and `a.b.*`.
         parts = setting.split(".")
         wholes = {".".join(parts[: place + 1]) for place in range(len(parts))}
@@ -93,7 +93,7 @@ class Config:
         return frozenset((*self.defaults, *self.plain, *self.others))
 
     def require_known(self, settings: Settings) -> None:
-        """Raise RefusedError that names all settings unknown to the trainer, if there are any."""
+        """Raise RefusedError if the trainer does not have all of these settings, naming every unknown one."""
         unknown = [setting for setting in settings if not self.knows(setting)]
         if unknown:
             names = sorted(name.removesuffix(".*") for name in self._names)
@@ -103,18 +103,18 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """A trainer and its way of expressing an objective."""
+    """A trainer and the ways to express an objective in its settings."""
 
     name: str
     title: str
-    """The trainer, with the version that the mapping was made for."""
+    """The trainer and the version that the mapping is for."""
     summary: str
     checked: str
     """The code and version that the mapping was compared with."""
     line: Callable[[str, Any], str] = lambda setting, value: f"{setting}: {yaml_scalar(value)}"
     """Formats a setting as the trainer's users write it."""
     configs: tuple[Config, ...]
-    """If several fit an objective equally well, the first is taken."""
+    """In order of preference: if several fit an objective equally well, the first is used."""
 
 
 DIALECTS: Kind[Dialect] = Kind(
@@ -127,9 +127,9 @@ DIALECTS: Kind[Dialect] = Kind(
 
 
 class Given:
-    """The settings of a config, with its defaults for those left out.
+    """The settings of a config, completed by its defaults.
 
-    Every getter raises RefusedError for a value that the trainer would not accept either.
+    Every getter raises RefusedError for a value that the trainer would not accept.
     """
 
     def __init__(self, config: Config, settings: Settings) -> None:
@@ -139,7 +139,7 @@ class Given:
         return self._all[setting]
 
     def has(self, setting: str) -> bool:
-        """Return whether the setting is anything but none, or something within it is set."""
+        """Return whether the setting has a value other than none, or any setting below it is present."""
         return self._all.get(setting) is not None or any(one.startswith(f"{setting}.") for one in self._all)
 
     def number(self, setting: str) -> float:
@@ -150,7 +150,7 @@ class Given:
         return float(value)
 
     def optional(self, setting: str) -> float | None:
-        """Return the number, or None for none."""
+        """Return the number, or None if the setting is none."""
         return None if self._all[setting] is None else self.number(setting)
 
     def flag(self, setting: str) -> bool:
@@ -180,34 +180,34 @@ class Given:
 
 @dataclass(frozen=True)
 class Translation:
-    """An objective in the settings of a config."""
+    """An objective written as settings of a config, with the objective that these settings stand for."""
 
     objective: AnyObjective
     dialect: Dialect
     config: Config
     written: Written
     point: Point
-    """The point that the written settings compute."""
+    """What the config reads back from the written settings."""
     reads_as: AnyObjective
     """The objective at that point."""
 
     @cached_property
     def differs(self) -> dict[str, tuple[KnobValue, KnobValue]]:
-        """The knobs that differ, each with its value in the objective and the trainer's value."""
+        """The knobs that differ -> (value in the objective, value in the trainer)."""
         differs = differences(self.objective, self.reads_as)
         return {knob: pair for knob, pair in differs.items() if not self._is_beside(knob)}
 
     @property
     def lost(self) -> list[str]:
-        """The knobs, and settings beyond them, because of which the trainer cannot express the objective.
+        """The reasons why the trainer cannot express the objective: knobs that differ, and settings outside our knobs.
 
-        Empty if it can. GUARDS are not among them.
+        Empty if it can express the objective. GUARDS do not count.
         """
         return [*(knob for knob in self.differs if knob not in GUARDS), *self.point.outside]
 
     @cached_property
     def inert(self) -> dict[str, str]:
-        """The differences that cannot act with one optimiser step per rollout, each with the reason."""
+        """The differing knobs that have no effect with one optimiser step per rollout -> the reason."""
         if not isinstance(self.objective, Objective) or not isinstance(self.reads_as, Objective):
             return {}
         inert = differences_that_cannot_act(self.objective, self.reads_as, 1)
@@ -227,16 +227,16 @@ class Translation:
 
 
 def translate(dialect: Dialect, objective: AnyObjective) -> Translation:
-    """Translate the objective to the trainer's settings: exactly if it can be expressed, else to the nearest.
+    """Translate the objective to the trainer's settings, or to the nearest settings if it cannot be expressed.
 
-    Raises RefusedError if the trainer has nothing for the objective's family.
+    Raises RefusedError if the trainer has no config for the objective's family.
     """
     family = family_of(objective)
     found = [_translated(dialect, config, objective) for config in dialect.configs if config.family == family]
     if not found:
         kind = "pairs of completions" if family == "preference" else "rewards"
         raise RefusedError("algorithms.no_trainer_for_feedback", dialect=dialect.title, feedback=kind)
-    # `min` returns the first of equals, so the order of the dialect's configs decides.
+    # `min` returns the first of equally near translations, so the order of the dialect's configs decides.
     return min(found, key=lambda one: _distance(one.objective, one.reads_as) + len(one.point.outside))
 
 
@@ -248,7 +248,7 @@ def _translated(dialect: Dialect, config: Config, objective: AnyObjective) -> Tr
 
 @dataclass(frozen=True)
 class Understood:
-    """The objective that the settings of a config compute."""
+    """The objective that a user's settings of a config stand for."""
 
     dialect: Dialect
     config: Config
@@ -258,11 +258,11 @@ class Understood:
 
     @cached_property
     def expected(self) -> dict[str, str]:
-        """The preset that each setting with an algorithm's name makes one expect.
+        """Each setting that names an algorithm -> the preset that users expect from it.
 
-        The config's own name counts if no setting that could carry such a name is given.
+        The config's own name counts only if no setting that can name an algorithm is given.
         """
-        # A value may also come as a list of one, as TRL's loss_type does.
+        # A value may also be a list of one, as TRL's loss_type may.
         said = {
             f"{setting}={value}": name
             for (setting, value), name in self.config.promises.items()
@@ -274,17 +274,17 @@ class Understood:
 
     @cached_property
     def start(self) -> str:
-        """The preset from which `moves` lead to the objective: the first one expected, else the nearest."""
+        """The preset that `moves` start from: the first of `expected`, or else the nearest preset."""
         counts = {name: _distance(describe(name).objective, self.objective) for name in presets(self.config.family)}
         return next(iter(self.expected.values()), min(counts, key=counts.__getitem__))
 
     @cached_property
     def moves(self) -> dict[str, KnobValue]:
-        """The overrides that lead from the preset `start` to the objective."""
+        """The overrides that turn the preset `start` into the objective."""
         preset, knobs = active_knobs(describe(self.start).objective), active_knobs(self.objective)
         moved = {knob for knob, value in knobs.items() if preset.get(knob) != value or knob not in preset}
-        # An override of a group's type resets its other knobs to their defaults, whatever the preset has, so all knobs
-        # of such a group are candidates. Those at their default are left out, unless the preset has another value.
+        # Overriding a group's type resets the group's other knobs to their defaults, whatever the preset has. So all
+        # knobs of such a group are candidates. A knob at its default is left out, unless the preset has another value.
         anew = {knob.rpartition(".")[0] for knob in moved if knob.endswith((".type", ".where"))}
         moved |= {knob for knob in knobs if knob.rpartition(".")[0] in anew}
         default = defaults(self.objective)
@@ -296,16 +296,16 @@ class Understood:
 
     @cached_property
     def run_knobs(self) -> dict[str, KnobValue]:
-        """Knobs outside the objective that the settings also determine, with the values as they are given."""
+        """The run's knobs outside the objective that the settings determine, with the given values."""
         said = {knob: self.given[setting] for setting, knob in self.config.plain.items() if setting in self.given}
         return {knob: value for knob, value in said.items() if isinstance(value, str | int) or _is_number(value)}
 
 
 def understand(dialect: Dialect, config: Config, settings: Settings) -> Understood:
-    """Return the objective that these settings compute, with the config's defaults for those left out.
+    """Return the objective that these settings stand for. Missing settings have the config's defaults.
 
-    Raises RefusedError for settings that the config does not have, values that it does not accept, and combinations
-    that no objective has.
+    Raises RefusedError for settings that the config does not have, for values that it does not accept, and for settings
+    that stand for no valid objective.
     """
     config.require_known(settings)
     point = config.read(Given(config, settings))
@@ -318,12 +318,11 @@ def understand(dialect: Dialect, config: Config, settings: Settings) -> Understo
 
 
 def configs_of(dialect: Dialect, settings: Settings, name: str | None = None) -> list[Config]:
-    """List the configs that settings may belong to, the likeliest first.
+    """List the configs that these settings may belong to, the likeliest first.
 
-    A named config is the only one. Otherwise these are the configs that have all the settings and accept their values.
-    If there is none, it is the config that has the most settings.
-
-    Raises UnknownNameError for a name that no config has.
+    If `name` is given, only that config is returned. Otherwise these are the configs that have all the settings and
+    accept their values. If there is no such config, the one that has the most of the settings is returned.
+    Raises UnknownNameError if no config has this name.
     """
     if name is not None:
         by_name = {config.name.lower(): config for config in dialect.configs}
@@ -343,27 +342,27 @@ def _takes(config: Config, settings: Settings) -> bool:
 
 
 def differences(one: AnyObjective, other: AnyObjective) -> dict[str, tuple[KnobValue, KnobValue]]:
-    """Map each knob that differs to its values in both objectives.
+    """Map each knob that differs to its values in `one` and in `other`.
 
-    A knob that exists in only one of them is left out: it follows from the knob that decides on it, which differs.
+    A knob that exists in only one of them is left out, because the knob that makes it exist differs too.
     """
     a, b = active_knobs(one), active_knobs(other)
     return {knob: (a[knob], b[knob]) for knob in a if knob in b and a[knob] != b[knob]}
 
 
 def yaml_scalar(value: Any) -> str:
-    """Format a value on one line, so that YAML 1.1, YAML 1.2 and Hydra all read it alike."""
+    """Format a value on one line that YAML 1.1, YAML 1.2 and Hydra all read as the same value."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(yaml_scalar, value))}]"
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     text = f"{value:.1e}" if value == UNBOUNDED else str(value)
-    # YAML 1.1 reads `1e-06` as a string: a number needs the point.
+    # YAML 1.1 reads `1e-06` as a string, because its numbers need a decimal point.
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 
 
 def _distance(one: AnyObjective, other: AnyObjective) -> int:
-    """Count the knobs, GUARDS left out, that differ or exist in only one of the objectives."""
+    """Count the knobs that differ or exist in only one of the objectives, without GUARDS."""
     return len({knob for knob, _ in active_knobs(one).items() ^ active_knobs(other).items()} - GUARDS)
 
 
@@ -372,12 +371,12 @@ def _is_number(value: object) -> bool:
 
 
 def unbounded(bound: float | None) -> float | None:
-    """Return the bound of a ratio, or None if no ratio reaches it."""
+    """Return the bound of a ratio, or None if the bound is so large that no ratio reaches it."""
     return None if bound is None or bound >= _MOST_RATIO else bound
 
 
 def names_of(dialect: str, *sections: str) -> frozenset[str]:
-    """Read the settings in these sections of `elsewhere/<dialect>.txt`: those without effect on the objective."""
+    """Return the settings without effect on the objective that these sections of `elsewhere/<dialect>.txt` list."""
     names: dict[str, list[str]] = {}
     section = ""
     for line in (Path(__file__).parent / "elsewhere" / f"{dialect}.txt").read_text(encoding="utf-8").splitlines():
@@ -389,8 +388,8 @@ def names_of(dialect: str, *sections: str) -> frozenset[str]:
 
 
 def _objective_at(config: Config, point: Point) -> AnyObjective:
-    """Build the objective at a point. Raises ValueError for knobs that are no objective together."""
-    # `link` and `aggregation` have no default. The values here only stand in for a point that does not name them.
+    """Build the objective at a point. Raises ValueError if the knobs do not form a valid objective."""
+    # `link` and `aggregation` have no default. These values are used only if the point does not name them.
     if config.family == "preference":
         return with_overrides(PreferenceObjective(link="hinge"), point.knobs)
     return with_overrides(Objective(aggregation="token_mean"), point.knobs)

@@ -1,12 +1,13 @@
-"""`distill`: a teacher's distribution over the next token, as a term of the loss or as a reward for every token.
+"""`distill`: learning from a teacher's next-token distribution, by a term of the loss or a reward for every token.
 
 S is the policy (the student) and T the teacher. The generalised Jensen-Shannon divergence (GKD, 2306.13649, section 2)
 at one token is
 
     D = beta KL(T || M) + (1 - beta) KL(S || M),   M = beta T + (1 - beta) S
 
-and by convention the forward KL(T || S) at beta = 0 and the reverse KL(S || T) at beta = 1. Its gradient with respect
-to the student's logit z_v is W_v - S_v sum_u W_u, where W_v = S_v dD / dS_v up to a multiple of S_v, which cancels:
+By convention D is the forward KL(T || S) at beta = 0 and the reverse KL(S || T) at beta = 1. Its gradient with respect
+to the student's logit z_v is W_v - S_v sum_u W_u, where W_v = S_v dD / dS_v. A multiple of S_v may be left out of W_v,
+because it cancels:
 
     W = -T at beta = 0;   S log(S / M) (1 - beta) between;   S log(S / T) at beta = 1
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEAST_LOGP = -1e4
-"""Stands for log 0. It is finite, so that 0 log 0 is 0 and not NaN."""
+"""Used in place of log 0. It is finite, so that 0 log 0 is 0 and not NaN."""
 
 
 class NoDistillation(Settings):
@@ -46,7 +47,7 @@ class _FromTeacher(Settings):
 
 
 class DistillInReward(_FromTeacher):
-    """Add coef (log p_teacher - log p_student) to the advantage of each drawn token, without gradient.
+    """Add coef (log p_teacher - log p_student) to the advantage of each sampled token, without gradient.
 
     Both log-probs are at rollout.temperature. The term is added after baseline and scale, so no std divides it.
     """
@@ -56,16 +57,17 @@ class DistillInReward(_FromTeacher):
         default=0.0,
         ge=0,
         le=1,
-        description="discount of later tokens' log-ratios. 0: a token is credited with its own only, which gives the "
-        "gradient of each token's reverse KL (Thinking Machines 2025); 1: with all later ones too, which gives the "
-        "gradient of the completion's reverse KL (MiniLLM, 2306.08543); default: 0, as in most trainers",
+        description="discount of later tokens' log-ratios. 0: a token is credited with its own log-ratio only, which "
+        "gives the gradient of each token's reverse KL (Thinking Machines 2025); 1: a token is also credited with all "
+        "later log-ratios, which gives the gradient of the completion's reverse KL (MiniLLM, 2306.08543); default: 0, "
+        "as in most trainers",
     )
 
 
 class DistillInLoss(_FromTeacher):
     """Add coef D(teacher, student) over the vocabulary to each token's loss, under the objective's aggregation.
 
-    It uses its own temperature, not rollout.temperature.
+    Both models' logits are divided by distill.temperature, not by rollout.temperature.
     """
 
     where: Literal["loss"] = "loss"
@@ -80,14 +82,14 @@ class DistillInLoss(_FromTeacher):
     temperature: float = Field(
         default=1.0,
         gt=0,
-        description="divides the logits of both; unlike Hinton et al. (1503.02531), the loss is not multiplied by its "
-        "square; default: 1",
+        description="divides the logits of both models. The loss is not multiplied by the temperature's square, unlike "
+        "in Hinton et al. (1503.02531). Default: 1",
     )
     top_k: int | None = Field(
         default=None,
         ge=1,
-        description="compare the teacher's k likeliest tokens one by one, and all others as one outcome; none: compare "
-        "the whole vocabulary",
+        description="compare the teacher's k likeliest tokens one by one, and all other tokens as a single outcome; "
+        "none: compare the whole vocabulary",
     )
 
 
@@ -108,7 +110,7 @@ def teacher_advantages(distill: DistillInReward, logps: Tensor, teacher_logps: T
     if distill.discount == 0:
         return rewards
     total, found = torch.zeros_like(rewards[:, 0]), torch.empty_like(rewards)
-    # A token outside the mask adds nothing here, but unlike in GAE it counts as one step of the discount.
+    # A token outside the mask adds nothing, but it counts as one step of the discount, unlike in `gae`.
     for token in reversed(range(rewards.shape[1])):
         total = rewards[:, token] + distill.discount * total
         found[:, token] = total
@@ -124,7 +126,7 @@ def divergence(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> 
         case 1:
             return _kl(student, teacher)
         case beta:
-            # log M as log S + log(M / S): exact where T = S, so that D is exactly 0 there.
+            # log M is computed as log S + log(M / S), which is exactly log S where T = S. So D is exactly 0 there.
             mixture = student + _mixture_ratio(student, teacher, beta)
             return beta * _kl(teacher, mixture) + (1 - beta) * _kl(student, mixture)
 
@@ -136,7 +138,7 @@ def divergence_gradient(distill: DistillInLoss, logps: Tensor, teacher_logps: Te
     """
     student, teacher, top = _outcomes(distill, logps, teacher_logps)
     total: Tensor | float
-    # weights is W of the outcomes and total the sum of W: the gradient of an outcome's logit is W_v - S_v total.
+    # `weights` is W for each outcome and `total` their sum. The gradient of an outcome's logit is W_v - S_v total.
     match distill.beta:
         case 0:
             weights, total = -teacher.exp(), -1.0
@@ -154,14 +156,14 @@ def divergence_gradient(distill: DistillInLoss, logps: Tensor, teacher_logps: Te
 
 
 class _Outcomes(NamedTuple):
-    """The outcomes that are compared."""
+    """The K outcomes over which student and teacher are compared."""
 
     student: Tensor
     """Log-probs [..., K] under the student."""
     teacher: Tensor
     """Log-probs [..., K] under the teacher."""
     top: Tensor | None
-    """Ids [..., K - 1] of the tokens that are outcomes of their own; None if every token is one."""
+    """Ids [..., K - 1] of the tokens that are single outcomes; None if all tokens are single outcomes."""
 
 
 def _outcomes(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> _Outcomes:
@@ -172,10 +174,10 @@ def _outcomes(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> _
 
 
 def _with_others(logps: Tensor, top: Tensor) -> Tensor:
-    """Return the log-probs of the top tokens [..., K] and, last, of all others together: [..., K + 1]."""
+    """Return the log-probs of the top tokens [..., k], followed by that of all other tokens together: [..., k + 1]."""
     import torch
 
-    # If the top tokens have all the probability, nothing is left for the others: log 0, which becomes LEAST_LOGP.
+    # If the top tokens have all the probability, the others have log 0, which becomes LEAST_LOGP.
     others = logps.scatter(-1, top, -math.inf).logsumexp(-1, keepdim=True)
     return torch.cat([logps.gather(-1, top), others.clamp(min=LEAST_LOGP)], -1)
 
@@ -184,8 +186,8 @@ def _mixture_ratio(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
     """Compute log M - log S without overflow; exactly 0 where T = S."""
     import torch
 
-    # With x = log T - log S it is log(1 + beta (e^x - 1)), and for x >= 0 also x + log(1 + (1 - beta) (e^-x - 1)). Each
-    # form is used on the side where its exponential is at most 1, and clamped on the other so that it stays finite.
+    # With x = log T - log S, the result is log(1 + beta (e^x - 1)) = x + log(1 + (1 - beta) (e^-x - 1)). Each form is
+    # used on the side where its exponential is at most 1. On the other side it is clamped to stay finite.
     ratio = teacher - student
     above = ratio + ((1 - beta) * (-ratio.clamp(min=0)).expm1()).log1p()
     return torch.where(ratio < 0, (beta * ratio.clamp(max=0).expm1()).log1p(), above)

@@ -1,4 +1,4 @@
-"""`entropy`: a bonus on the policy's entropy. Its knobs, and the controller of an adaptive coefficient."""
+"""`entropy`: the knobs of a bonus on the policy's entropy, and the controller of its adaptive coefficient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NotAdaptive(Settings):
 
 
 class _Adaptive(Settings):
-    target_nats: float = Field(default=0.2, gt=0, description="entropy to hold; default: Skywork-OR1, section 4.4")
+    target_nats: float = Field(default=0.2, gt=0, description="target entropy; default: Skywork-OR1, section 4.4")
     delta: float = Field(
         default=0.005, gt=0, description="change of the coefficient per rollout batch; default: as target_nats"
     )
@@ -36,13 +36,13 @@ class _Adaptive(Settings):
 
 
 class StepBothWays(_Adaptive):
-    """Rises by delta below the target, falls by delta above it, applies at or below it (Skywork-OR1 2505.22312)."""
+    """The coefficient rises by delta below the target; above it, it falls and is off (Skywork-OR1 2505.22312)."""
 
     type: Literal["step_both_ways"] = "step_both_ways"
 
 
 class StepUpOnly(_Adaptive):
-    """Rises by delta below the target; above it the bonus is off and the coefficient stays (Skywork-OR1's notes)."""
+    """The coefficient rises by delta below the target; above it, it is kept but not applied (Skywork-OR1's notes)."""
 
     type: Literal["step_up_only"] = "step_up_only"
 
@@ -51,19 +51,19 @@ Adaptive = Annotated[NotAdaptive | StepBothWays | StepUpOnly, Field(discriminato
 
 
 class Entropy(Settings):
-    """Lowers the loss by coefficient x mean entropy over the optimiser step's tokens, under any aggregation."""
+    """Subtract coefficient x mean entropy over the optimiser step's tokens from the loss, under any aggregation."""
 
     bonus: float = Field(
-        default=0.0, ge=0, description="coefficient of the bonus; if it is adaptive, the first one; default: off"
+        default=0.0, ge=0, description="coefficient of the bonus; if it is adaptive, its initial value; default: off"
     )
     adaptive: Adaptive = NotAdaptive()
 
 
 def next_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: float, entropy: float) -> float:
-    """Return the coefficient after a measured entropy, in nats (Skywork-OR1, 2505.22312, section 4.4).
+    """Return the new coefficient for a measured entropy in nats (Skywork-OR1, 2505.22312, section 4.4).
 
-    Below the target it rises by delta. Above the target it falls by delta (step_both_ways) or stays (step_up_only). At
-    the target it stays. It never leaves its bounds.
+    Below the target, the coefficient rises by delta. Above it, the coefficient falls by delta (step_both_ways) or is
+    unchanged (step_up_only). At the target it is unchanged. It always stays within [coef_min, coef_max].
     """
     if entropy < adaptive.target_nats:
         coefficient += adaptive.delta
@@ -73,6 +73,6 @@ def next_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: f
 
 
 def applied_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: float, entropy: float) -> float:
-    """Return the bonus's factor at this entropy, in nats: the coefficient at or below the target, 0 above it."""
-    # The target itself counts, as in the paper (eq. 3.2). The authors' scripts compare with `<`.
+    """Return the factor of the bonus at this entropy in nats: the coefficient up to the target, 0 above it."""
+    # `<=` as in the paper (eq. 3.2). The authors' scripts compare with `<`.
     return coefficient if entropy <= adaptive.target_nats else 0.0

@@ -1,9 +1,9 @@
-"""Formulas of objectives in plain text, generated from the knobs so that they hold at any point of the space.
+"""Formulas of objectives in plain text, generated from the knobs for any point of the space.
 
-Notation: i a completion, t one of its n_i tokens that enter the loss, B the completions of the optimiser step, R_i the
-reward. pi is the policy that is updated, and pi_old the policy at the start of the rollout batch's updates, with
-log-probs recomputed by the trainer. pi_sampler is the policy that sampled a token. Objectives on pairs:
-`algorithms.preference.formulas`.
+Notation: i is a completion with reward R_i, and t is one of its n_i tokens that enter the loss. B is the number of
+completions in the optimiser step. pi is the policy that is updated. pi_old is the policy before the first update on the
+rollout batch, with log-probs recomputed by the trainer. pi_sampler is the policy that sampled a token. Formulas of
+objectives on pairs are in `algorithms.preference.formulas`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SETS: dict[Baseline, str] = {
     "group_mean": "mean over the group's sets",
     "leave_one_out": "mean over the group's sets without the completion",
 }
-"""The baselines of the mean over a completion's sets of k (pass_k)."""
+"""What is subtracted from the mean over a completion's sets of k (pass_k)."""
 
 _STEP = "step's reward r - mean of r over all steps of the group"
 
@@ -76,15 +76,16 @@ _ZERO_STD: dict[ZeroStd, str] = {
 def formula(objective: AnyObjective) -> dict[str, str]:
     """Map each part of the objective to its formula, with the value of every active knob.
 
-    Parts that are off are left out. Objectives with different active knobs have different formulas, up to six digits.
+    Parts that are off are left out. Two objectives have the same formulas only if their active knobs agree to six
+    digits.
     """
     parts = pair_parts(objective) if isinstance(objective, PreferenceObjective) else _parts(objective)
     return {part: text for part, text in parts.items() if text}
 
 
 def _parts(objective: Objective) -> dict[str, str]:
-    # In reading order: l, w, s, q, k, d and p are defined before the loss that uses them. An empty string is a part
-    # that is off.
+    # In reading order: l, w, s, q, k, d and p are defined before the loss that uses them. A part that is off is an
+    # empty string.
     return {
         "reward": _reward(objective),
         "advantage": _advantage(objective),
@@ -114,14 +115,14 @@ def _reward(objective: Objective) -> str:
             )
     kl = objective.kl
     if isinstance(kl, KlInReward):
-        # Only these two baselines tell the tokens of a completion apart.
+        # Only these two baselines give the tokens of a completion different advantages.
         where = "kept by token" if objective.baseline in ("none", "critic") else "summed over the completion into R"
         parts.append(f"-{_beta(kl)} KL at every token, {where}, without gradient; KL = {_kl(kl)}")
     return "; ".join(parts)
 
 
 def _advantage(objective: Objective) -> str:
-    # The order is that of `advantages`: the critic goes before steps, and both before sets and groups.
+    # The same precedence as in `advantages`: first the critic, then steps, then sets and groups.
     if objective.baseline == "critic":
         critic = objective.critic
         whitened = "token rewards whitened over the batch, their mean kept; " if critic.whiten_rewards else ""
@@ -182,7 +183,7 @@ def _behind(objective: Objective) -> str:
 def _sampler_weight(objective: Objective) -> str:
     correction = objective.sampler_correction
     if isinstance(correction, NoCorrection | InRatio):
-        # in_ratio has no weight: it is in the ratio's formula.
+        # in_ratio has no weight. It changes the formula of the ratio instead.
         return ""
     if isinstance(correction, GeometricVeto):
         mean = "(product over the completion's tokens of pi_old / pi_sampler)^(1 / n_i)"
@@ -268,7 +269,7 @@ def _divergence(distill: DistillInLoss) -> str:
 
 
 def _loss(objective: Objective) -> str:
-    # The letters are those that the other parts define: s and q in the selection, w in the sampler weight.
+    # The other parts define the letters: s and q in the selection, w in the sampler weight.
     policy = {"clip_cov": "s l", "top_entropy": "s l", "kl_cov": "(l + q)"}.get(objective.select.type, "l")
     terms = [
         f"w {policy}" if _sampler_weight(objective) else policy,
@@ -284,7 +285,7 @@ def _loss(objective: Objective) -> str:
 
 
 def _entropy(objective: Objective) -> str:
-    # An adaptive bonus may start at 0 and still be a part of the loss.
+    # An adaptive bonus is part of the loss even if its coefficient starts at 0.
     bonus, adaptive = objective.entropy.bonus, objective.entropy.adaptive
     over = "mean entropy over the optimiser step's tokens, whatever the aggregation"
     if adaptive.type == "none":

@@ -1,8 +1,8 @@
-"""`kl`: a penalty on the divergence from a reference policy. Its knobs, its estimates, and the controller of beta.
+"""`kl`: knobs and estimators of a penalty on the divergence from a reference policy, and the controller of its beta.
 
-Schulman 2020, "Approximating KL divergence": with d = log pi - log pi_ref at tokens sampled from pi, k1 = d,
-k2 = d^2 / 2, k3 = exp(-d) - 1 + d. Their gradients differ more than their values. On fresh samples the gradient of k1
-has mean 0, that of k2 is the reverse KL's, and that of k3 is biased.
+With d = log pi - log pi_ref at tokens sampled from pi, the estimators are k1 = d, k2 = d^2 / 2 and
+k3 = exp(-d) - 1 + d (Schulman 2020, "Approximating KL divergence"). Their gradients differ more than their values. On
+fresh samples, the gradient of k1 has mean 0, that of k2 is the gradient of the reverse KL, and that of k3 is biased.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ else:
     RewardEstimator, LossEstimator = Literal[*_IN_REWARD], Literal[*sorted(ESTIMATORS)]
 
 MAX_KL_ERROR = 0.2
-"""The relative error of the KL is clipped to this, either way (1909.08593, section 2.2)."""
+"""The controller clips the relative error of the measured KL to +-MAX_KL_ERROR (1909.08593, section 2.2)."""
 
 
 class NoKl(Settings):
@@ -109,25 +109,26 @@ class _Penalty(Settings):
     beta: float = Field(
         default=0.001,
         gt=0,
-        description="coefficient of the penalty; with control=adaptive the first one; default: DeepSeek-R1",
+        description="coefficient of the penalty; with control=adaptive its initial value; default: DeepSeek-R1",
     )
     reference: Literal["initial", "refreshed", "iteration_start"] = Field(
         default="initial",
         description="initial: the policy before reinforcement learning; refreshed: a copy of the policy, renewed every "
-        "refresh_every_steps; iteration_start: the policy that the rollout was drawn from",
+        "refresh_every_steps; iteration_start: the policy that sampled the rollout",
     )
     refresh_every_steps: Annotated[int, OnlyWith("reference", ("refreshed",))] = Field(
         default=50, ge=1, description="rollout batches between renewals of the reference; default: ours"
     )
     control: Literal["fixed", "adaptive"] = Field(
         default="fixed",
-        description="fixed: beta stays; adaptive: it follows the measured KL (Ziegler et al. 1909.08593, section 2.2)",
+        description="fixed: beta is constant; adaptive: beta follows the measured KL (Ziegler et al. 1909.08593, "
+        "section 2.2)",
     )
     target_nats: Annotated[float, OnlyWith("control", ("adaptive",))] = Field(
         default=0.1, gt=0, description="KL per token that beta is steered to; default: verl"
     )
     horizon_sequences: Annotated[int, OnlyWith("control", ("adaptive",))] = Field(
-        default=10_000, ge=1, description="completions over which beta can change by a fifth; default: verl"
+        default=10_000, ge=1, description="completions over which beta changes by at most 20 %; default: verl"
     )
 
 
@@ -159,30 +160,29 @@ def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_lo
 
     All arguments and the result have one shape. Gradients flow to `logp` alone. With r = pi / pi_old.
 
-    Exponentials are bounded: below d = -LOG_RATIO_LIMIT k3 stays constant and has no gradient. It has no other bound.
+    Exponentials are bounded: below d = -LOG_RATIO_LIMIT, k3 is constant and has no gradient. k3 has no other bound.
     (verl clips k3 at 10, so tokens that became e^2.6 times less likely have no gradient.)
     """
     return ESTIMATORS[estimator].of(logp - ref_logp.detach(), logp - old_logp.detach())
 
 
 def kl_penalties(kl: KlInReward, old_logp: Tensor, ref_logp: Tensor, coefficient: float, mask: Tensor) -> Tensor:
-    """Compute the token rewards [B, T]: -coefficient x estimate of the KL at the rollout, 0 outside the mask.
+    """Compute -coefficient x estimated KL of the rollout policy at every token: [B, T], 0 outside the mask.
 
-    They have no gradient. All tensors are [B, T]. coefficient: kl.beta, or its controller's value.
+    The result has no gradient. All tensors are [B, T]. coefficient: kl.beta, or the controller's current value.
     """
-    # At the rollout the policy is pi_old, so its log-prob is passed for both.
+    # The policy at the rollout is pi_old, so `old_logp` is passed for both policies.
     estimates = kl_estimate(kl.estimator, old_logp.detach(), ref_logp, old_logp)
     return (-coefficient * estimates).where(mask.bool(), 0)
 
 
 def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: float, sequences: int) -> float:
-    """Return beta after a batch of `sequences` completions with this KL per token, in nats (1909.08593, section 2.2).
+    """Return the new beta after `sequences` completions with this KL per token in nats (1909.08593, section 2.2).
 
         beta (1 + clip(KL / target - 1, -0.2, 0.2) sequences / horizon)
-
     Raises ValueError if the batch is so large relative to the horizon that beta could become 0 or negative.
     """
-    # The factor is at least 1 - 0.2 sequences / horizon for any KL, so the check needs no measured one.
+    # For any KL the factor is at least 1 - 0.2 sequences / horizon. So the check does not depend on the measured KL.
     if MAX_KL_ERROR * sequences >= kl.horizon_sequences:
         raise InvalidError(
             "algorithms.horizon_too_short",

@@ -1,6 +1,6 @@
-"""The policy loss: all terms of the objective, each divided by a denominator of the whole optimiser step.
+"""The policy loss: the sum of the objective's terms, each divided by a count over the whole optimiser step.
 
-Shapes: B completions, T tokens of the longest one.
+Shapes: B is the number of completions, T the number of tokens in the longest completion.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ _PER_TOKEN = (
 
 
 class StepSize(NamedTuple):
-    """The denominators of losses: counts over a whole optimiser step, of which a batch is a part.
+    """The size of an optimiser step, from which the denominators of its losses are computed.
 
-    Each aggregation needs one or two of them. The others may be left out.
+    Each aggregation needs one or two of these counts; the others may be None.
     """
 
     sequences: int | None = None
-    """Completions, fully masked ones included."""
+    """Number of completions, including fully masked completions."""
     tokens: int | None = None
-    """Mask-1 tokens."""
+    """Number of mask-1 tokens."""
     groups: int | None = None
-    """Groups, fully masked ones included."""
+    """Number of groups, including fully masked groups."""
     micro_batches: int | None = None
-    """Micro-batches that the step is split into."""
+    """Number of micro-batches in the step."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """A micro-batch: some rows of one optimiser step, in any order. Raises ValueError for fields that do not fit.
+    """A micro-batch: some rows of one optimiser step, in any order.
 
-    Entries at positions with mask 0 are never used, NaN and infinities included. A batch without `step` is a whole
-    optimiser step, and its size is counted from its rows. The constructor also takes `step_sequences` and
-    `step_tokens`, short for a `step` of these two counts.
+    Entries with mask 0 are ignored, even if they are NaN or infinite. If `step` is None, the batch is a complete
+    optimiser step, and its counts are taken from its rows. `step_sequences` and `step_tokens` are a short way to pass a
+    `step` with only these two counts.
+    Raises ValueError if the fields do not fit together.
     """
 
     logp: Tensor
     """[B, T] log-probs under the policy that is being updated, at the sampling temperature; carries the gradient."""
     old_logp: Tensor
-    """[B, T] log-probs under the policy that sampled, recomputed by the trainer."""
+    """[B, T] log-probs under the policy before the batch's first update, recomputed by the trainer."""
     mask: Tensor
     """[B, T] 1 or true for tokens that enter the loss, else 0."""
     advantages: Tensor
@@ -65,15 +66,15 @@ class TokenBatch:
     ref_logp: Tensor | None = None
     """[B, T] log-probs under the reference policy of the KL penalty."""
     sampler_logp: Tensor | None = None
-    """[B, T] log-probs that the sampler reported, for the sampler correction."""
+    """[B, T] log-probs that the sampling engine reported; needed by the sampler correction."""
     entropy: Tensor | None = None
     """[B, T] entropy over the vocabulary, in nats; with gradient if there is an entropy bonus."""
     divergence: Tensor | None = None
-    """[B, T] divergence of teacher and student over the vocabulary, in nats, with gradient; for distill.where=loss."""
+    """[B, T] divergence between teacher and student in nats, with gradient; needed with distill.where=loss."""
     selected: Tensor | None = None
-    """[B, T] bool: this batch's part of the tokens that `select_tokens` chose over the whole step."""
+    """[B, T] bool: which of these tokens `select_tokens` chose, over the complete step."""
     values: Tensor | None = None
-    """[B, T] the critic's values, with gradient; None: the loss has no value term."""
+    """[B, T] the critic's values, with gradient; if None, the loss has no value term."""
     old_values: Tensor | None = None
     """[B, T] the critic's values at the time of the rollout."""
     returns: Tensor | None = None
@@ -85,7 +86,7 @@ class TokenBatch:
     max_completion_tokens: int | None = None
     """The rollout's limit, a divisor of some aggregations."""
     step: StepSize | None = None
-    """The size of the optimiser step that this batch is a part of; None: it is the whole step."""
+    """The size of the optimiser step that contains this batch; None if the batch is the complete step."""
     step_sequences: InitVar[int | None] = None
     step_tokens: InitVar[int | None] = None
 
@@ -93,7 +94,7 @@ class TokenBatch:
         if step_sequences is not None or step_tokens is not None:
             if self.step is not None:
                 raise InvalidError("algorithms.step_given_twice")
-            # The dataclass is frozen; only its own initialisation may set a field.
+            # A frozen dataclass refuses `self.step = ...`, even here.
             object.__setattr__(self, "step", StepSize(step_sequences, step_tokens))
         if self.logp.ndim != 2:
             raise InvalidError("algorithms.shape", name="logp", shape=list(self.logp.shape), needed="[B, T]")
@@ -129,7 +130,7 @@ class TokenBatch:
             return
         lengths = self.mask.sum(1)
         short = torch.zeros_like(lengths) if self.group_tokens is None else self.group_tokens < lengths
-        # Both sums in one transfer from the device.
+        # Stacked, so that one transfer from the device fetches both sums.
         tokens, short_rows = map(int, torch.stack([lengths.sum(), short.sum()]).tolist())
         if step.tokens is not None and step.tokens < tokens:
             raise InvalidError("algorithms.step_too_small", name="step.tokens", count=step.tokens, here=tokens)
@@ -138,38 +139,38 @@ class TokenBatch:
 
 
 class Coefficients(NamedTuple):
-    """Coefficients that a controller may move from step to step."""
+    """Coefficients that a controller may change from step to step."""
 
     entropy: float
     """Factor of the entropy bonus."""
     kl: float
-    """beta of the KL penalty in the loss; without one it is not used."""
+    """beta of the KL penalty in the loss; ignored if the loss has none."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The share of one micro-batch in the loss of its optimiser step: shares add up, in value and in gradient."""
+    """One micro-batch's share of its optimiser step's loss. The shares sum to the step's value and gradient."""
 
     value: Tensor
     """Scalar; differentiable with respect to `logp`, `entropy`, `divergence` and `values` of the `TokenBatch`."""
     trace: TokenTrace
-    """Detached token values, from which the metrics of any number of micro-batches are computed together."""
+    """Detached per-token values, from which metrics are computed over one or several micro-batches."""
 
     def with_share(self, name: str, share: Tensor) -> Loss:
-        """Return this loss plus a detached scalar term whose gradient was computed elsewhere."""
+        """Return this loss, detached, plus a scalar term whose gradient was computed elsewhere."""
         shares = {**self.trace.shares, name: share}
         return Loss(self.value.detach() + share, replace(self.trace, shares=shares))
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Metrics of this micro-batch alone; see `combine_metrics`."""
+        """The metrics of this micro-batch alone; see `update_metrics`."""
         return update_metrics([self.trace])
 
 
 def combine_metrics(losses: Sequence[Loss], steps: int = 1) -> dict[str, float]:
-    """Compute the metrics over all tokens of the micro-batches, as if they were one batch; see `update_metrics`.
+    """Compute the metrics of several micro-batches as if they were one batch; see `update_metrics`.
 
-    steps: the number of optimiser steps that the micro-batches make up. loss/* are means over them.
+    steps: the number of optimiser steps that the micro-batches form. The loss/* metrics are means over these steps.
     """
     return update_metrics([loss.trace for loss in losses], steps)
 
@@ -182,15 +183,15 @@ def policy_loss(
         aggregate(w policy + beta KL + distill.coef D + sequence penalty) - c mean(entropy)
             + critic.coef mean(value losses)
 
-    Formulas and sources are given at the knobs of `Objective`. w is the sampler correction, and the policy term is that
-    of the rule after `select`. Both means are over the tokens of the optimiser step, whatever the aggregation.
-    Denominators are those of the whole step (`TokenBatch.step`), so the values and gradients of micro-batches sum to
-    the step's, however its rows are split.
+    w is the weight of the sampler correction. policy is the rule's loss after `select`. Both means are over the tokens
+    of the optimiser step, whatever the aggregation. The knobs of `Objective` give the formulas and sources. All
+    denominators count over the complete step (`TokenBatch.step`), so the values and gradients of micro-batches sum to
+    those of the step, however its rows are split. Half-precision log-probs are converted to float32.
 
-    coefficients: c and beta; None: entropy.bonus and kl.beta. is_first: this is the run's first optimiser step. Without
-    `batch.values` there is no value term. Log-probs of half precision count as float32.
-
-    Raises ValueError naming the field if the batch lacks what a term needs, and RefusedError as `token_losses` does.
+    coefficients: c and beta; default: entropy.bonus and kl.beta.
+    is_first: whether this is the run's first optimiser step.
+    Raises ValueError if the batch lacks a field that a term needs. Raises RefusedError if the rule's loss is unusable,
+    as `token_losses` describes.
     """
     if coefficients is None:
         coefficients = Coefficients(objective.entropy.bonus, 0.0 if objective.kl.where == "none" else objective.kl.beta)
@@ -201,8 +202,8 @@ def policy_loss(
     old_logp = masked(mask, batch.old_logp.detach())
     weights, behind_logp = _corrected(objective, batch, old_logp)
     log_ratio = logp - behind_logp
-    # Some rules clip the log-ratios of tokens before these form the ratio of the completion (gmpo). Metrics and
-    # penalties take the unclipped log_ratio.
+    # gmpo clips the log-ratios of tokens before they form the ratio of the completion. Metrics and penalties use the
+    # unclipped log_ratio.
     clipped = checked(rule, "clip_log_ratios", rule.clip_log_ratios(log_ratio, advantages), log_ratio)
     ratio = importance_ratio(objective.ratio, clipped, mask)
 
@@ -211,7 +212,7 @@ def policy_loss(
     if selected is not None:
         losses = selected_losses(objective.select, losses, selected, log_ratio)
     if weights is not None:
-        # On the policy term alone, as in TRL and verl: the KL and the other terms below are not weighted.
+        # Only the policy term is weighted, as in TRL and verl, not the KL and the other terms below.
         losses = losses * weights.weights
 
     shares = {"policy": aggregate(losses, objective.aggregation, batch)}
@@ -226,7 +227,7 @@ def policy_loss(
         penalties = objective.sequence_penalty / 2 * _squared_sequence_log_ratio(log_ratio, mask)
         shares["sequence_penalty"] = aggregate(penalties, objective.aggregation, batch)
     if coefficients.entropy > 0:
-        # As in TRL. verl aggregates the bonus as it does the policy term, so that lengths change its size.
+        # The mean is over tokens, as in TRL. verl uses the aggregation, so that there the bonus depends on lengths.
         entropy = _needed("entropy", batch.entropy, "the entropy bonus")
         shares["entropy"] = -coefficients.entropy * aggregate(masked(mask, entropy), "token_mean", batch)
     values = _value_trace(objective, batch)
@@ -253,11 +254,12 @@ def policy_loss(
 
 
 def update_metric_names(objective: Objective) -> tuple[str, ...]:
-    """Return the names of the metrics that an objective's updates have if there is a token.
+    """Return the names of all metrics that an update with this objective reports if it has at least one token.
 
-    kl/*_ref are among them if its KL penalty needs log-probs of a reference, and loss/entropy if it can have a bonus.
+    kl/*_ref are included if the KL penalty needs log-probs of a reference. loss/entropy is included if the entropy
+    bonus is on or adaptive.
     """
-    # Taken from a real loss, so no list can get stale. Its batch of one token has all that a term could need.
+    # The names come from a real loss on one token, with every field that a term could need. So they cannot get stale.
     one_token = torch.zeros(1, 1)
     has_reference = objective.kl.where != "none" and objective.kl.reference != "iteration_start"
     batch = TokenBatch(
@@ -277,20 +279,19 @@ def update_metric_names(objective: Objective) -> tuple[str, ...]:
 
 
 def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor:
-    """Return this batch's share [] in the step's loss, from the losses of its tokens [B, T].
+    """Return this batch's share [] of the step's loss, from token losses [B, T].
 
     Shares add up to the loss of the step, however its rows are split into micro-batches, unless the aggregation itself
     depends on the split. A fully masked completion, group or micro-batch adds nothing to the sum. It counts
     in the denominator over its kind and not in those over tokens (as in TRL and in verl's engines).
-
-    Raises ValueError if the batch lacks the aggregation's denominator.
+    Raises ValueError if the batch lacks a count that the aggregation divides by.
     """
     mask = batch.mask.bool()
     return torch.where(mask, losses / _divisors(mask, aggregation, batch), 0).sum()
 
 
 def row_divisors(aggregation: Aggregation, batch: TokenBatch) -> Tensor:
-    """Return the denominator of each row's token losses [B], for terms of completions that are added to the loss.
+    """Return the denominator of each row's token losses: [B]. For loss terms that are computed elsewhere.
 
     Raises ValueError as `aggregate` does.
     """
@@ -299,8 +300,8 @@ def row_divisors(aggregation: Aggregation, batch: TokenBatch) -> Tensor:
 
 
 def masked(mask: Tensor, tensor: Tensor) -> Tensor:
-    """Return the tensor inside the mask (bool, of its shape) and 0 outside, with gradient; in float32 at least."""
-    # `where` instead of a product with the mask, which would keep NaN and infinities: 0 x NaN is NaN.
+    """Set the tensor to 0 outside the bool mask and convert half precision to float32. Keeps the gradient."""
+    # `where` instead of a product with the mask, because 0 x NaN is NaN.
     return torch.where(mask, tensor.to(torch.promote_types(tensor.dtype, torch.float32)), 0)
 
 
@@ -368,7 +369,7 @@ def _corrected(objective: Objective, batch: TokenBatch, old_logp: Tensor) -> tup
 
 def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tensor:
     """Estimate the KL [B, T], with gradient; `logp` and `old_logp` are masked."""
-    # The policy at the start of the iteration is pi_old, so it needs no log-probs of a reference.
+    # The policy at the start of the iteration is pi_old, so `old_logp` serves as the reference.
     if kl.reference == "iteration_start":
         return kl_estimate(kl.estimator, logp, old_logp, old_logp)
     ref_logp = _needed("ref_logp", batch.ref_logp, f"kl.reference={kl.reference}")
@@ -376,14 +377,14 @@ def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tens
 
 
 def _squared_sequence_log_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """Return (sum over the completion's tokens of log r)^2 / their number, at each of them: [B, T]."""
-    # Divided by the length, so that the sum over the completion's tokens is the square once (Kimi k1.5).
+    """Return (sum of log r over the completion)^2 / length, at each token of the completion: [B, T]."""
+    # Divided by the length, so that the completion's tokens sum to the square once (Kimi k1.5).
     squares = log_ratio.sum(1, keepdim=True) ** 2
     return (squares / mask.sum(1, keepdim=True).clamp(min=1)).expand_as(log_ratio)
 
 
 def _value_trace(objective: Objective, batch: TokenBatch) -> ValueTrace | None:
-    """Return the masked inputs of the value loss, the values with gradient; None without a value term."""
+    """Return the masked inputs of the value loss, or None if the loss has no value term. `values` keep the gradient."""
     if objective.baseline != "critic" or batch.values is None:
         return None
     mask = batch.mask.bool()

@@ -1,35 +1,38 @@
-"""Differences between two objectives that cannot change any gradient: an ablation of them would measure noise.
+"""Differences between two objectives that cannot change any gradient. An ablation of them would measure only noise.
 
-With exactly one optimiser step per rollout, pi = pi_old in that step. Every log-ratio delta_it is 0 and every
-importance ratio 1, unless the ratio is to the sampler (sampler_correction.type=in_ratio): then nothing is assumed.
+With exactly one optimiser step per rollout, pi = pi_old in that step. So every log-ratio delta_it is 0 and every
+importance ratio is 1. If the ratio is to the sampler (sampler_correction.type=in_ratio), none of this is assumed.
 Write the policy term of the loss as sum_it u_it w_it s_it rule(A_it, r_it). u is the aggregation's weight (a
 denominator, and a power of the completion's length n_i), w the sampler correction and s the selection, all without
-gradient. With g_it = -u_it w_it s_it A_it, the gradient by the log-prob of token t is
+gradient. With g_it = -u_it w_it s_it A_it, the gradient with respect to the log-prob of token t is
 
     through log pi alone (policy_gradient, cispo)                            c g_it
     token ratio, d r_it / d l_it = 1                                         c g_it
     sequence_mean, every r_i has d r_i / d l_it = 1 / n_i                    c G_i, the mean of c g over the completion
     sequence_product, every r_i has d r_i / d l_it = 1                       n_i c G_i
 
-where c is the rule's slope at ratio 1 (`Rule.slope_at_ratio_one`). It is 1 for most rules: clip ranges contain 1,
-dual_clip acts above it only, gmpo clips log-ratios away from 0, and sapo's sigmoid has slope 1/4 at 0, times 4 whatever
-its temperatures. For cispo it is the weight that its bounds, or its mask, leave at ratio 1, by the sign of A.
-G_i is g_it itself if A and w are constant within a completion. They are not with a critic, with credit=steps, with
-returns to go (baseline=none with the KL in the reward), with a teacher in the reward, or with sampler weights of
-tokens. Also at delta = 0:
+where l_it is the token's log-prob and c the rule's slope at ratio 1 (`Rule.slope_at_ratio_one`). c is 1 for most rules:
+clip ranges contain 1, dual_clip applies only above 1, gmpo clips log-ratios away from 0, and sapo multiplies a sigmoid
+of slope 1/4 by 4 at any temperature. For cispo, c is the weight that its bounds or its mask give to ratio 1 for the
+sign of A.
 
-* |delta| (kl_cov) and delta^2 (sequence_penalty) have gradient 0;
-* k3 r has the gradient of k2, as k3_straight always has. Against pi_old itself (kl.reference=iteration_start) k2, k3
-  and both variants of k3 have gradient 0, but k1 has not;
-* values are the old values, inside any value_clip.
+G_i equals g_it if A and w are constant within a completion. They are not constant with a critic, with credit=steps,
+with returns to go (baseline=none with the KL in the reward), with a teacher in the reward, or with per-token sampler
+weights. Further facts at delta = 0:
 
-Some differences act at no number of optimiser steps:
+* |delta| (kl_cov) and delta^2 (sequence_penalty) have gradient 0.
+* k3 r has the gradient of k2, as k3_straight has everywhere. If the reference is pi_old (kl.reference=iteration_start),
+  k2, k3 and both variants of k3 have gradient 0, but k1 does not.
+* The values equal the old values, so they are inside any value_clip.
 
-* k2 for k3_straight, which has its gradient by definition, and the reference of k1, whose gradient by l_it is 1;
-* a bound that only acts on advantages of a sign that advantage_sign removes;
-* masking groups that add nothing anyway;
-* the way from rewards to advantages, if distill.verifier_coef is 0 or the rule reads no advantages;
-* the policy term itself, if the loss consists of the teacher's term alone.
+Some differences have no effect with any number of optimiser steps:
+
+* k2 instead of k3_straight, which has k2's gradient by definition.
+* Another reference for k1, whose derivative with respect to l_it is always 1.
+* A bound that applies only to advantages of a sign that advantage_sign removes.
+* Masking groups that add nothing to the gradient anyway.
+* The computation of advantages from rewards, if distill.verifier_coef is 0 or the rule ignores advantages.
+* The policy term itself, if the loss consists only of the teacher's term.
 """
 
 from __future__ import annotations
@@ -52,20 +55,19 @@ _ONE_STEP = "with one optimiser step per rollout "
 
 
 def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout: int) -> dict[str, str]:
-    """Return the active knobs in which `a` and `b` differ without any effect on the gradient, each with the reason.
+    """Map each active knob that differs without any effect on the gradient to the reason.
 
-    updates_per_rollout: optimiser steps taken on one rollout batch, mini-batches times epochs. A knob that is not
-    returned may act. Those that are returned cannot, even taken together, on two conditions: the old log-probs come
-    from the trainer itself, without dropout, and no log-ratio to the reference is beyond +-20 nats.
-
-    Raises ValueError for updates_per_rollout below 1.
+    updates_per_rollout: optimiser steps on one rollout batch, which is mini-batches times epochs. A differing knob that
+    is not returned may have an effect. The returned knobs have none, even together, on two conditions: the trainer
+    itself computed the old log-probs, without dropout, and no log-ratio to the reference is beyond +-20 nats. Raises
+    ValueError for updates_per_rollout below 1.
     """
     if updates_per_rollout < 1:
         raise InvalidError("algorithms.no_update", updates_per_rollout=updates_per_rollout)
     if a == b:
         return {}
     pair = _Pair(a, b)
-    # A reason that holds at any number of steps takes precedence, as it does not depend on a setting of the run.
+    # A reason that holds for any number of steps takes precedence, because it does not depend on the run's settings.
     reasons = pair.without_effect_ever()
     if updates_per_rollout == 1 and all(one.sampler_correction.type != "in_ratio" for one in (a, b)):
         reasons = {knob: _ONE_STEP + reason for knob, reason in pair.without_effect_in_one_step().items()} | reasons
@@ -73,26 +75,26 @@ def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout:
 
 
 class _PolicyTerm(NamedTuple):
-    """The gradient of a token's policy term where every ratio is 1, in terms of g (see the module)."""
+    """The gradient of a token's policy term where every ratio is 1, in terms of g (see the module docstring)."""
 
     slopes: tuple[float | None, ...]
-    """c for each sign of advantages that takes part; None if the rule does not say it."""
+    """c for each sign of advantages in use; None if the rule does not define c."""
     unsaid: tuple[Rule, Ratio] | None
-    """The rule and its ratio if the rule does not say c: they have the gradient of no others."""
+    """The rule and its ratio if the rule does not define c. Two such terms are equal only if both agree."""
     shared: bool
-    """True if the token gets the mean of g over the completion instead of its own g."""
+    """True if the token's gradient has the mean of g over the completion instead of the token's g."""
     length_power: int
-    """The power of n_i that is a further factor."""
+    """The gradient has a further factor n_i to this power."""
 
 
 @plugins.cached
 def _marked() -> dict[str, CannotAct]:
-    """Return the knobs with a mark that says when they cannot act."""
+    """Map each knob that is annotated with `CannotAct` to that annotation."""
     return {name: mark for name, knob in knobs_of(Objective).items() if (mark := knob.mark(CannotAct))}
 
 
 _active_knobs = lru_cache(maxsize=1024)(active_knobs)
-"""Cached, as each of hundreds of arms is compared with all others."""
+"""Cached, because each of hundreds of arms is compared with all others."""
 
 
 class _Pair:
@@ -105,7 +107,7 @@ class _Pair:
         self.differing = [knob for knob in dict.fromkeys([*self.knobs[0], *self.knobs[1]]) if self._differs(knob)]
 
     def _differs(self, knob: str) -> bool:
-        # Absent and none are different: an absent knob does not exist at that point.
+        # A knob that does not exist in one objective differs from a knob with the value None.
         values = [(knob in knobs, knobs.get(knob)) for knobs in self.knobs]
         return values[0] != values[1]
 
@@ -129,8 +131,10 @@ class _Pair:
         return reasons | self._unheard()
 
     def _unheard(self) -> dict[str, str]:
-        """Return the knobs of reward-based advantages or of the policy term if neither objective uses these."""
-        if any(objective.baseline == "critic" for objective in self.both):  # its values are fitted all the same
+        """Map knobs to a reason if neither objective uses reward-based advantages, or neither has a policy term."""
+        if any(
+            objective.baseline == "critic" for objective in self.both
+        ):  # the critic is trained on rewards in any case
             return {}
         reasons = {}
         if not any(map(hears_rewards, self.both)):
@@ -143,7 +147,7 @@ class _Pair:
     def without_effect_in_one_step(self) -> dict[str, str]:
         reasons = {name: mark.at_ratio_one for name, mark in _marked().items() if mark.at_ratio_one}
         reasons |= self._rule_knob_facts(lambda rule: rule.inert_at_ratio_one)
-        # Either the terms are equal at equal weights, or a ratio's factor n_i makes up for another aggregation.
+        # Either the policy terms are equal, or the factor n_i of a sequence ratio cancels another aggregation.
         same_term, same_weight = self._same_policy_term(), self._same_token_weight()
         if same_term or same_weight:
             one_gradient = "every ratio is 1, where both objectives have one gradient"
@@ -165,7 +169,7 @@ class _Pair:
         return [knob for knob in self.differing if knob.startswith(f"{field}.")]
 
     def _rule_knob_facts(self, says: Callable[[Rule], Mapping[str, Said]]) -> dict[str, Said]:
-        """Map rule knobs, by dotted name, to what the rules say about them; if both have a knob, both must agree."""
+        """Map dotted rule knobs to what the rules say about them. If both rules have a knob, both must say the same."""
         rules = [objective.rule for objective in self.both]
         return {
             f"rule.{knob}": said
@@ -185,8 +189,8 @@ class _Pair:
         return a == b
 
     def _same_token_weight(self) -> bool:
-        """Return whether policy term and aggregation together give every token the same gradient in both."""
-        # The aggregation also weights a KL and a teacher in the loss, where no ratio makes up for it.
+        """Return whether policy term and aggregation together give every token the same gradient in both objectives."""
+        # The aggregation also weights the KL and the teacher's term of the loss, which have no ratio to cancel it.
         if any(_kl_gradient(objective, first_step=True)[0] not in ("none", "reward") for objective in self.both):
             return False
         if any(objective.distill.where == "loss" for objective in self.both):
@@ -212,14 +216,14 @@ class _Pair:
         )
 
     def _signs(self) -> list[Sign]:
-        """Return the signs of advantages that take part in either objective."""
+        """Return the signs of advantages that at least one of the objectives uses."""
         chosen = self._values("advantage_sign")
         signs: tuple[Sign, ...] = ("positive", "negative")
         return [sign for sign in signs if chosen & {"both", sign}]
 
 
 def hears_rewards(objective: Objective) -> bool:
-    """Return whether rewards matter: the loss depends on their advantages, or a critic is fitted to them."""
+    """Return whether rewards affect training: through the advantages in the loss, or through a critic."""
     if objective.baseline == "critic":
         return True
     distill = objective.distill
@@ -230,14 +234,14 @@ def hears_rewards(objective: Objective) -> bool:
 
 def _has_policy_term(objective: Objective) -> bool:
     """Return whether the policy term can have a gradient at all."""
-    # A teacher in the reward gives advantages even if those from rewards are multiplied by 0.
+    # A teacher in the reward contributes advantages even if the advantages from rewards are multiplied by 0.
     acts = objective.rule.acts_without_advantage or objective.select.type != "none"
     return acts or objective.distill.where != "loss" or objective.distill.verifier_coef > 0
 
 
 def _constant_within_completions(objective: Objective) -> bool:
     """Return whether advantages and sampler weights are the same for all tokens of a completion."""
-    # geometric_veto and the sequence_* corrections weight whole completions, so only those of tokens are listed.
+    # geometric_veto and the sequence_* corrections give a completion a single weight, so they are not excluded.
     returns_to_go = objective.baseline == "none" and objective.kl.where == "reward"
     return (
         objective.baseline != "critic"
@@ -249,7 +253,7 @@ def _constant_within_completions(objective: Objective) -> bool:
 
 
 def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...]:
-    """Return the values that the KL's gradient depends on, first its place or, in the loss, its form."""
+    """Return the values that determine the KL's gradient. The first is "none", "reward", or the loss's estimator."""
     kl, knobs = objective.kl, _active_knobs(objective.kl)
     if kl.where == "none":
         return ("none",)
@@ -270,7 +274,7 @@ def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...
 
 def _equal_rewards_add_nothing(objective: Objective) -> bool:
     """Return whether a group of equal rewards adds exactly 0 to every gradient, masked or not."""
-    # Masking also takes tokens out of denominators over tokens, so only denominators over completions qualify.
+    # Masking removes tokens from denominators over tokens, so only denominators over completions qualify.
     return (
         objective.baseline in (*GROUP_BASELINES, "random_peer")
         and objective.scale in ("none", "group_std")

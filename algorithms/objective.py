@@ -1,14 +1,14 @@
 """The objective: one point in the knob space of policy-gradient post-training.
 
 A knob is one dotted field (`baseline`, `rule.clip_high`). GRPO, Dr. GRPO, DAPO, ... are named points of this space
-(`algorithms.presets`); an ablation moves one knob and keeps the others. In symbols, with r the importance ratio and w
+(`algorithms.presets`). An ablation changes one knob and keeps the others. In symbols, with r the importance ratio and w
 the sampler correction:
 
     A    = (R - baseline) / scale                 advantages, one for each completion or each token
     loss = aggregation over tokens of [w rule(A, r) + beta KL + sequence penalty] - c entropy     minimised
 
-A teacher, if there is one, adds to the advantages or to the loss (`distill`). `overlong`, `zero_std`, `advantage_sign`
-and `select` decide which rows and tokens take part. Not every knob exists at every point; see `harness.settings`.
+With `distill`, a teacher adds a term to the advantages or to the loss. `overlong`, `zero_std`, `advantage_sign` and
+`select` decide which rows and tokens enter the loss. Not every knob exists at every point; see `harness.settings`.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ _WITH_STD: tuple[Scale, ...] = ("group_std", "batch_std", "mini_batch_std", "whi
 
 
 class Penalise(Settings):
-    """A completion cut at the limit keeps the reward that it earned, plus a penalty."""
+    """A truncated completion keeps its reward, plus a penalty."""
 
     type: Literal["penalise"] = "penalise"
     penalty: float = Field(
         default=0.0,
         le=0,
-        description="added to the reward of the cut completion; default: off, as in most trainers",
+        description="added to the reward of a truncated completion; default: off, as in most trainers",
     )
 
 
 class MaskAfter(Settings):
-    """It counts in baselines and stds, but its tokens do not enter the loss (overlong filtering, 2503.14476)."""
+    """A truncated completion counts in baselines and stds but not in the loss (overlong filtering, 2503.14476)."""
 
     type: Literal["mask_after"] = "mask_after"
 
 
 class MaskBefore(Settings):
-    """It counts neither in baselines and stds nor in the loss, but in the denominators over completions."""
+    """A truncated completion counts only in the denominators over completions, not in baselines, stds and the loss."""
 
     type: Literal["mask_before"] = "mask_before"
 
 
 class Drop(Settings):
-    """It is removed from the batch, also from the denominators."""
+    """A truncated completion is removed from the batch and from all denominators."""
 
     type: Literal["drop"] = "drop"
 
@@ -73,7 +73,8 @@ class Drop(Settings):
 class Soft(Settings):
     """DAPO's soft overlong punishment (2503.14476, eq. 13), added to the reward.
 
-    0 up to L - C tokens, then linear to -factor at the limit L, with C = cache_frac x L; -factor if cut at L.
+    It is 0 up to L - C tokens, then falls linearly to -factor at the limit L. C is cache_frac x L. A truncated
+    completion gets -factor.
     """
 
     type: Literal["soft"] = "soft"
@@ -87,14 +88,14 @@ class Soft(Settings):
 
 
 Overlong = Annotated[Penalise | MaskAfter | MaskBefore | Drop | Soft, Field(discriminator="type")]
-"""The treatment of truncated completions."""
+"""What happens to truncated completions."""
 
 
 OF_REWARDS = CannotAct(without_rewards="the loss uses no rewards")
 
 
 class Objective(Settings):
-    """What a policy update minimises; knobs that do not exist at this point must be left at their defaults."""
+    """The loss of a policy update. Knobs that do not exist at this point must keep their defaults."""
 
     baseline: Annotated[Baseline, OF_REWARDS] = Field(
         default="none",
@@ -102,45 +103,46 @@ class Objective(Settings):
         "group_mean: the mean of the prompt's group (GRPO, 2402.03300); leave_one_out: the mean of the group's other "
         "members (RLOO, 2402.14740); length_weighted: the group's mean weighted by completion length (OPO, "
         "2505.23585); random_peer: the reward of one random member of the group, and only the sign of the difference "
-        "counts (BRPO, 2506.00103); critic: a learned value for each token, by GAE (PPO)",
+        "counts (BRPO, 2506.00103); critic: the critic's value of each token, by GAE (PPO)",
     )
     scale: Annotated[Scale, OF_REWARDS] = Field(
         default="none",
         description="what the centred rewards are divided by. none: nothing (Dr. GRPO, 2503.20783); group_std: the "
         "std of the group's rewards (GRPO); batch_std: the std of the batch's raw rewards (LitePPO, 2508.08221); "
         "mini_batch_std: the std of the centred rewards over the optimiser step (Magistral, 2506.10910); "
-        "whiten_tokens: they are centred and divided by the statistics over all tokens, where a completion counts "
-        "once for each of its tokens (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are not 0 "
-        "(GPG, 2504.02546)",
+        "whiten_tokens: the std over all tokens, after their mean is subtracted, so that a completion counts once for "
+        "each of its tokens (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are not 0 (GPG, "
+        "2504.02546)",
     )
     scale_ddof: Annotated[int, OnlyWith("scale", _WITH_STD), OF_REWARDS] = Field(
         default=1,
         ge=0,
         le=1,
-        description="the std has the divisor n - ddof; default 1: TRL, verl, OpenRLHF's group norm (numpy: 0)",
+        description="the std divides by n - ddof; default 1, as in TRL, verl, OpenRLHF's group norm (numpy: 0)",
     )
     scale_eps: Annotated[float, OnlyWith("scale", _WITH_STD), OF_REWARDS] = Field(
         default=1e-6,
         gt=0,
-        description="added to the std, for whiten_tokens to the variance; default: verl (elsewhere 1e-4 to 1e-9)",
+        description="added to the std, or with whiten_tokens to the variance; default: verl (elsewhere 1e-4 to 1e-9)",
     )
     advantage_sign: Annotated[AdvantageSign, OF_REWARDS] = Field(
         default="both",
-        description="which completions enter the policy loss. both: all; positive: those with A > 0 (as in "
-        "rejection-sampling fine-tuning); negative: those with A < 0. The others still count in the denominators",
+        description="which completions enter the policy loss. both: all; positive: only A > 0 (as in "
+        "rejection-sampling fine-tuning); negative: only A < 0. The others still count in the denominators",
     )
     credit: Annotated[Credit, OF_REWARDS] = Field(
         default="completion",
-        description="what a reward is paid for. completion: the whole completion; steps: its steps, whose rewards are "
-        "standardised together over the group; a token's advantage is the sum over the steps that end at it or later "
-        "(process supervision, 2402.03300, section 4.1.3)",
+        description="what is rewarded. completion: the completion as a whole; steps: each of its steps. The step "
+        "rewards are standardised over the group, and a token's advantage is their sum over all steps that end at this "
+        "token or later (process supervision, 2402.03300, section 4.1.3)",
     )
     pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out")), OF_REWARDS, YOUNGER] = Field(
         default=1,
         ge=1,
-        description="k of pass training (2508.10751): a completion's reward is the mean, over all sets of k of its "
-        "group that it belongs to, of the best reward in the set. group_mean is then the mean over all sets, "
-        "leave_one_out that over the sets without it, and group_std the std over sets; default 1: its own reward",
+        description="k of pass@k training (2508.10751). For every set of k completions of a group, take the best "
+        "reward; a completion's reward is the mean over the sets that contain it. group_mean is then the mean over all "
+        "sets, leave_one_out the mean over the sets without the completion, and group_std the std over all sets. "
+        "Default 1: each completion's own reward",
     )
     ratio: Ratio = Field(
         default="none",
@@ -160,8 +162,8 @@ class Objective(Settings):
     ] = Field(
         default=0.0,
         ge=0,
-        description="tau: a completion's summed token losses rise by tau / 2 times the square of its log-ratio to the "
-        "rollout policy (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
+        description="tau: tau / 2 times the square of a completion's log-ratio to the rollout policy is added to the "
+        "sum of its token losses (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
     )
     entropy: Entropy = Entropy()
     distill: Annotated[Distill, YOUNGER] = NoDistillation()
@@ -169,12 +171,12 @@ class Objective(Settings):
     overlong: Overlong = Penalise()
     zero_std: ZeroStd = Field(
         default="keep",
-        description="what happens to groups whose rewards are all equal. keep: they take part; mask: their tokens do "
-        "not enter the loss; drop: they are removed, also from the denominators; refill: they are removed, and other "
-        "prompts are drawn until the batch is full (DAPO's dynamic sampling)",
+        description="what happens to groups whose rewards are all equal. keep: nothing; mask: their tokens do not "
+        "enter the loss; drop: they are removed from the loss and its denominators; refill: they are removed, and "
+        "other prompts are sampled until the batch is full (DAPO's dynamic sampling)",
     )
     refill_max_rounds: Annotated[int, OnlyWith("zero_std", ("refill",))] = Field(
-        default=8, ge=1, description="rounds of drawing, after which the batch is used as it is; default: ours"
+        default=8, ge=1, description="maximum rounds of sampling, after which the batch is used as it is; default: ours"
     )
     sampler_correction: SamplerCorrection = NoCorrection()
 
@@ -231,7 +233,7 @@ def _sampler_problems(objective: Objective) -> Iterator[InvalidError]:
 
 def _scale_problems(objective: Objective) -> Iterator[InvalidError]:
     baseline, scale = objective.baseline, objective.scale
-    # A std is 0 if all its rewards are equal. What it divides must be 0 then too, or A explodes to R / eps.
+    # If all rewards are equal, their std is 0. The numerator must then be 0 too, or A becomes R / eps, which is huge.
     if scale == "group_std" and baseline not in GROUP_BASELINES:
         groups = ", ".join(GROUP_BASELINES)
         yield InvalidError("algorithms.group_std_without_groups", baseline=baseline, groups=groups)
@@ -261,7 +263,7 @@ def _penalty_problems(objective: Objective) -> Iterator[InvalidError]:
     if kl.where == "reward" and objective.credit == "steps" and objective.baseline != "critic":
         yield InvalidError("algorithms.kl_as_steps")
     if kl.where != "none" and kl.reference == "iteration_start":
-        # Rewards, and the controller's measurement, are taken before the first optimiser step.
+        # Both the rewards and the controller's KL are computed before the first optimiser step, where this KL is 0.
         if kl.where == "reward":
             yield InvalidError("algorithms.kl_reward_is_zero")
         elif kl.control == "adaptive":

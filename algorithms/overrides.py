@@ -1,6 +1,6 @@
-"""Overrides: moves to a neighbouring point of the knob space, by naming the knobs that change.
+"""Overrides: build an objective from another one by naming the knobs that change.
 
-There are two families of objectives, policy gradients and preferences. No knob is in both.
+There are two families of objectives, policy gradients and preferences. They have no knob in common.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ _CLASSES: Mapping[Family, type[AnyObjective]] = {"policy_gradient": Objective, "
 
 
 def family_of(objective: AnyObjective) -> Family:
-    """Return the family that an objective belongs to."""
+    """Return the family of an objective."""
     return next(family for family, model in _CLASSES.items() if isinstance(objective, model))
 
 
 @plugins.cached
 def objective_knobs() -> Mapping[str, Knob]:
     """Map dotted names to the knobs of both families, whether or not a knob exists at a given point."""
-    # Cached until plug-ins change: a rule from a plug-in adds its knobs.
+    # The cache is cleared when plug-ins change, because a rule from a plug-in adds knobs.
     return {name: knob for model in _CLASSES.values() for name, knob in knobs_of(model).items()}
 
 
 def with_overrides(objective: AnObjective, overrides: Mapping[str, object], prefix: str = "") -> AnObjective:
     """Return the objective with some dotted knobs changed: `with_overrides(grpo, {"rule.clip_high": 0.28})`.
 
-    Setting a `type` resets the other knobs of its group to that type's defaults. A knob that no longer exists after its
-    selector has changed is dropped. The order of the overrides does not matter. prefix: put before the knobs' names in
-    messages.
+    Setting a group's `type` resets its other knobs to that type's defaults. If a knob no longer exists because its
+    selector changed, it is dropped. The order of the overrides does not matter.
 
-    Raises FaultyError, a ValueError, for unknown knobs, knobs of the other family, bad values and combinations without
-    meaning. It names all of them.
+    prefix: prepended to the names of knobs in messages.
+    Raises FaultyError, a ValueError that lists all faults: unknown knobs, knobs of the other family, invalid values and
+    invalid combinations.
     """
     model = type(objective)
     known = {knob: value for knob, value in overrides.items() if knob in knobs_of(model)}
     kept = {knob: value for knob, value in active_knobs(objective).items() if not _is_reset(model, knob, known)}
     knobs = kept | known
-    # Misplaced knobs are faults already. The rest is validated without them, so that one message has all faults.
+    # Misplaced knobs are already faults. The others are validated without them, so that one message has all faults.
     misplaced = dict(_misplaced(model, knobs, prefix))
     faults = [*(_unknown(model, knob, prefix) for knob in overrides if knob not in known), *misplaced.values()]
     try:
@@ -63,7 +63,7 @@ def with_overrides(objective: AnObjective, overrides: Mapping[str, object], pref
 
 
 def _unknown(model: type[Settings], knob: str, prefix: str) -> Fault:
-    """Build the fault of a knob that the model does not have: one of the other family, or a misspelt one."""
+    """Build the fault for a knob that the model does not have: a knob of the other family, or a misspelt name."""
     names = knobs_of(model)
     for family, other in _CLASSES.items():
         if other is not model and any(name == knob or name.startswith(f"{knob}.") for name in knobs_of(other)):
@@ -78,7 +78,7 @@ def _unknown(model: type[Settings], knob: str, prefix: str) -> Fault:
 
 
 def _is_reset(model: type[Settings], knob: str, overrides: Mapping[str, object]) -> bool:
-    """Return whether the overrides reset this knob: its group gets a new type, or the knob ceases to exist."""
+    """Return whether the overrides reset this knob, because its group's type is set or the knob no longer exists."""
     group, _, _ = knob.rpartition(".")
     if group in unions_of(model) and f"{group}.{unions_of(model)[group].selector}" in overrides:
         return True
@@ -89,7 +89,7 @@ def _is_reset(model: type[Settings], knob: str, overrides: Mapping[str, object])
 
 
 def _misplaced(model: type[Settings], knobs: Mapping[str, object], prefix: str) -> Iterator[tuple[str, Fault]]:
-    """Yield (knob, fault) for every knob that the type of its group does not have."""
+    """Yield (knob, fault) for every knob that does not exist with the current type of its group."""
     for field, union in unions_of(model).items():
         selector, members = f"{field}.{union.selector}", union.members
         kind = str(knobs.get(selector))

@@ -1,9 +1,10 @@
-"""`sampler_correction`: the correction for completions sampled by a policy other than the one that is updated.
+"""`sampler_correction`: importance weights for completions that a slightly different policy sampled.
 
-pi_sampler is the policy that sampled a token, known by the log-prob that it reported. It differs from the trainer's if
-the engine rounds differently or its weights are some steps old (`rollout.staleness_steps`, `rollout.partial`). pi_old
-is the trainer's policy at the start of the update. w = pi_old / pi_sampler, of a token or of its completion, multiplies
-the policy term of the loss and carries no gradient. It is 1 for an exact sampler of pi_old.
+pi_sampler is the policy that sampled a token, known only by the log-prob that the engine reported. pi_old is the
+trainer's policy at the start of the update. The two differ if the engine rounds differently or its weights are some
+steps old (`rollout.staleness_steps`, `rollout.partial`). The weight w = pi_old / pi_sampler, of a token or of its
+completion, multiplies the policy term of the loss and carries no gradient. It is 1 if the engine samples exactly from
+pi_old.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ if TYPE_CHECKING:
 
 
 class NoCorrection(Settings):
-    """w = 1; the raw ratios are still logged."""
+    """w = 1. The raw ratios are still logged."""
 
     type: Literal["none"] = "none"
 
 
 class InRatio(Settings):
-    """w = 1, and the rule's ratio is pi / pi_sampler, so that its clip range lies around the sampler.
+    """w = 1, and the rule's ratio is pi / pi_sampler, so the clip range is centred on the sampler.
 
-    PPO as it was written; verl's bypass mode, and AReaL without its decoupled objective.
+    This is PPO as published, verl's bypass mode, and AReaL without its decoupled objective.
     """
 
     type: Literal["in_ratio"] = "in_ratio"
 
 
 class TokenUnbounded(Settings):
-    """w of each token as it is; with rule.type=ppo_clip the decoupled objective (2110.00641) of AReaL (2505.24298)."""
+    """w of each token, unbounded. With rule.type=ppo_clip: the decoupled objective (2110.00641), AReaL (2505.24298)."""
 
     type: Literal["token_unbounded"] = "token_unbounded"
 
@@ -81,28 +82,28 @@ class SequenceBand(_Band):
 
 
 class GeometricVeto(Settings):
-    """1 where the geometric mean of a completion's w is in [mean_min, mean_max] and none below veto_below, else 0.
+    """1 if a completion's tokens have a geometric mean w in [mean_min, mean_max] and none below veto_below, else 0.
 
     Geometric rejection with a token veto: Liu, Li et al. 2025, "When Speed Kills Stability"; verl.
     """
 
     type: Literal["geometric_veto"] = "geometric_veto"
     mean_min: float = Field(
-        default=0.99, gt=0, lt=1, description="least geometric mean; default: verl's recipes (0.999 for long ones)"
+        default=0.99, gt=0, lt=1, description="smallest geometric mean; default: verl's recipes (if long: 0.999)"
     )
     mean_max: float = Field(
-        default=1.01, gt=1, description="largest geometric mean; default: verl's recipes (1.001 for long ones)"
+        default=1.01, gt=1, description="largest geometric mean; default: verl's recipes (if long: 1.001)"
     )
     veto_below: float = Field(
         default=1e-4,
         ge=0,
         lt=1,
-        description="a token of a lower ratio rejects its completion; default: verl's recipes; 0: off",
+        description="a completion with a token of lower w is rejected; default: verl's recipes; 0: off",
     )
 
 
 Weighing = TokenUnbounded | TokenTruncate | SequenceTruncate | TokenBand | SequenceBand | GeometricVeto
-"""The corrections with a weight w."""
+"""The corrections that have a weight w."""
 
 Correcting = InRatio | Weighing
 SamplerCorrection = Annotated[NoCorrection | Correcting, Field(discriminator="type")]
@@ -112,18 +113,18 @@ class SamplerWeights(NamedTuple):
     """The weights of a sampler correction, without gradient."""
 
     weights: Tensor
-    """[B, T] factors of the policy term."""
+    """[B, T] factor of each token's policy term."""
     bounded: Tensor
-    """[B, T] bool: a bound has changed the weight, or the completion is rejected."""
+    """[B, T] bool: true if a bound changed the weight or the completion was rejected."""
 
 
 def corrected(
     correction: Correcting, old_logp: Tensor, sampler_logp: Tensor, mask: Tensor
 ) -> tuple[SamplerWeights | None, Tensor]:
-    """Return the weights, None if there are none, and the log-probs [B, T] in the importance ratio's denominator.
+    """Return the weights, or None for in_ratio, and the log-probs [B, T] of the importance ratio's denominator.
 
-    old_logp, sampler_logp [B, T]: log pi_old and log pi_sampler, without gradient, 0 outside the mask. mask [B, T]
-    bool.
+    old_logp, sampler_logp [B, T]: log pi_old and log pi_sampler, without gradient, 0 outside the mask.
+    mask [B, T]: bool.
     """
     if isinstance(correction, InRatio):
         return None, sampler_logp
@@ -139,14 +140,14 @@ def _weights(correction: Weighing, log_ratio: Tensor, mask: Tensor) -> SamplerWe
             weights = ratio.clamp(max=correction.weight_max)
         case TokenBand() | SequenceBand():
             ratio = _ratio(correction, log_ratio, mask)
-            # The bounds belong to the band (IcePop): a ratio at a bound keeps its weight.
+            # The band includes its bounds, as in IcePop.
             weights = ratio.where((ratio >= correction.weight_min) & (ratio <= correction.weight_max), 0)
         case GeometricVeto(mean_min=least, mean_max=most, veto_below=veto):
             mean = importance_ratio("sequence_mean", log_ratio, mask)
-            # Padding has log-ratio 0, which is above any veto: veto_below is less than 1.
+            # Padding has log-ratio 0, which never triggers the veto, because veto_below is less than 1.
             lowest = log_ratio.amin(1, keepdim=True)
             accepted = (mean >= least) & (mean <= most) & (lowest >= (math.log(veto) if veto else -math.inf))
-            # The weight of an accepted completion is 1, not its ratio; only rejection counts as bounded.
+            # An accepted completion has weight 1, not its ratio. Only rejection counts as bounded.
             return SamplerWeights(accepted.to(log_ratio.dtype), ~accepted)
     return SamplerWeights(weights, weights != ratio)
 

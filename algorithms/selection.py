@@ -1,4 +1,4 @@
-"""`select`: tokens that are treated differently, chosen over a whole optimiser step. The knobs and the choice."""
+"""`select`: the choice of tokens that get a different loss, made over a complete optimiser step, and its knobs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class NoSelection(Settings):
-    """All tokens are treated alike."""
+    """All tokens have the same loss."""
 
     type: Literal["none"] = "none"
 
 
 class ClipCov(Settings):
-    """Clip-Cov (2505.22617): tokens drawn from those of high covariance of A and log pi lose their gradient."""
+    """Clip-Cov (2505.22617): random tokens with a high covariance of A and log pi lose their gradient."""
 
     type: Literal["clip_cov"] = "clip_cov"
     fraction: float = Field(default=2e-4, gt=0, le=1, description="share of the step's tokens; default: the paper")
-    cov_low: float = Field(default=1.0, description="covariances above this can be drawn; default: the authors' code")
-    cov_high: float = Field(default=5.0, description="covariances below this can be drawn; default: the authors' code")
+    cov_low: float = Field(default=1.0, description="covariances above this are eligible; default: the authors' code")
+    cov_high: float = Field(default=5.0, description="covariances below this are eligible; default: the authors' code")
 
     def contradictions(self) -> Iterator[InvalidError]:
         if self.cov_high <= self.cov_low:
@@ -37,7 +37,7 @@ class ClipCov(Settings):
 
 
 class KlCov(Settings):
-    """KL-Cov (2505.22617): the tokens of highest covariance of A and log pi get a penalty on |log r|."""
+    """KL-Cov (2505.22617): the tokens with the highest covariance of A and log pi get a penalty on |log r|."""
 
     type: Literal["kl_cov"] = "kl_cov"
     fraction: float = Field(
@@ -47,7 +47,7 @@ class KlCov(Settings):
 
 
 class TopEntropy(Settings):
-    """Only the tokens of highest entropy keep their policy gradient (2506.01939)."""
+    """Only the tokens with the highest entropy keep their policy gradient (2506.01939)."""
 
     type: Literal["top_entropy"] = "top_entropy"
     fraction: float = Field(default=0.2, gt=0, le=1, description="share of the step's tokens; default: the paper")
@@ -65,18 +65,21 @@ def select_tokens(
     entropy: Tensor | None = None,
     key: int = 0,
 ) -> Tensor:
-    """Choose tokens by `objective.select` among the N tokens with mask 1: bool [B, T], without gradient.
+    """Choose tokens by `objective.select` among the N mask-1 tokens. Returns a bool mask [B, T].
 
-    logp, old_logp, mask, entropy [B, T]; advantages [B] or [B, T]. Pass all rows of one optimiser step, at the weights
-    before it: a choice within each micro-batch would depend on how the step is split. max(floor(fraction N), 1) tokens
-    are chosen, or fewer if there are not that many candidates:
+    Pass all rows of one optimiser step, with log-probs at the weights before it. A choice within each micro-batch would
+    depend on how the step is split.
 
-    * kl_cov: the tokens of highest covariance (A - mean A)(log pi - mean log pi), with means over the N tokens.
-    * clip_cov: a random sample of the tokens that have a covariance between the bounds and that no bound of the rule
-      acts on. `key` (64 bits) seeds it, and the sample depends on the positions of the tokens in [B, T].
-    * top_entropy: the tokens of highest entropy.
+    logp, old_logp, mask, entropy [B, T]; advantages [B] or [B, T]. key: 64-bit seed of clip_cov's random sample.
 
-    Among equal tokens the first counts as the highest. Raises ValueError for top_entropy without entropy.
+    max(floor(fraction N), 1) tokens are chosen, or fewer if there are fewer candidates:
+
+    * kl_cov: the tokens with the highest covariance (A - mean A)(log pi - mean log pi), with means over the N tokens.
+    * clip_cov: a random sample of the tokens that have a covariance between cov_low and cov_high and are not beyond a
+      bound of the rule. For one `key`, the sample depends on the positions of the tokens in [B, T].
+    * top_entropy: the tokens with the highest entropy.
+
+    Ties go to the token that comes first. Raises ValueError for top_entropy if entropy is None.
     """
     import torch
 
@@ -96,19 +99,19 @@ def select_tokens(
             between = mask & (covariances > select.cov_low) & (covariances < select.cov_high)
             ratio = importance_ratio(objective.ratio, torch.where(mask, logp - old_logp, 0), mask)
             rule = objective.rule
-            # Tokens that a bound of the rule acts on are no candidates: a clip has taken their gradient already.
+            # Tokens beyond a bound of the rule are not candidates, because the clip has already removed their gradient.
             beyond = checked(rule, "beyond_bounds", rule.beyond_bounds(ratio, per_token), ratio, holds_bools=True)
             candidates = between & ~beyond
-            # Sampled on the CPU and for all positions [B, T]. The number of a position then depends on the key and the
-            # shape, and neither on the device nor on which tokens are candidates.
+            # A random number is drawn on the CPU for every position of [B, T]. It thus depends only on the key and the
+            # shape, not on the device or on which tokens are candidates.
             generator = torch.Generator().manual_seed(key)
             lots = torch.rand(mask.shape, generator=generator, dtype=torch.float64).to(mask.device)
             return _highest(lots, candidates, _count(select, mask))
 
 
 def selected_losses(select: Select, losses: Tensor, selected: Tensor, log_ratio: Tensor) -> Tensor:
-    """Apply the selection to the policy losses of tokens [B, T]; log_ratio, selected [B, T]."""
-    # A loss is set to 0 instead of being left out: the token stays in the denominators.
+    """Apply the selection to the tokens' policy losses. All tensors are [B, T]."""
+    # Losses are set to 0, not removed, so their tokens still count in the denominators.
     match select:
         case NoSelection():
             return losses
@@ -125,8 +128,8 @@ def _count(select: ClipCov | KlCov | TopEntropy, mask: Tensor) -> int:
 
 
 def _highest(scores: Tensor, among: Tensor, count: int) -> Tensor:
-    """Mark the `count` highest scores of the candidates `among`: bool, of the shape of `scores`."""
-    # Sorted stably: of equal scores the first are taken, in every run.
+    """Mark the `count` highest scores among the candidates `among`: bool, in the shape of `scores`."""
+    # The sort is stable, so that ties always go to the first position.
     places = among.flatten().nonzero()[:, 0]
     order = scores.flatten()[places].argsort(descending=True, stable=True)
     chosen = among.flatten() & False

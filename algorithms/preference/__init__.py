@@ -1,6 +1,6 @@
-"""Objectives on pairs of completions, of which one is preferred: DPO and its relatives, over shared knobs.
+"""Objectives on pairs of a chosen and a rejected completion: DPO and its relatives, over shared knobs.
 
-The objective needs no torch: the tensor functions are imported on first use.
+The objective does not need torch: the tensor functions are imported on first use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "preference_metric_names",
 ]
 
-# No module may bear the name of a public function: importing it would put the module in the function's place.
+# No module may have the name of a public function: importing the module would replace the function by the module.
 _IN_LOSS = (
     "PairTrace",
     "PreferenceLoss",

@@ -1,7 +1,7 @@
 """Formulas of preference objectives in plain text, generated from the knobs for any point of the space.
 
-Notation: l(y) is the log-prob of a completion under the policy pi and l_ref(y) that under the reference. t is one of
-its tokens.
+Notation: l(y) is the log-prob of a completion y under the policy pi, l_ref(y) its log-prob under the reference, and y_t
+one of its tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIFFERENCES: dict[Matching, str] = {
 
 
 def pair_parts(objective: PreferenceObjective) -> dict[str, str]:
-    """Map each part of the objective to its formula, with every active knob's value; empty for parts that are off."""
+    """Map each part of the objective to its formula with the values of the active knobs, or "" if the part is off."""
     return {
         "log-prob": _logp(objective),
         "log-ratio": _REFERENCES[objective.reference],
@@ -47,7 +47,7 @@ def _logp(objective: PreferenceObjective) -> str:
 
 
 def _logit(objective: PreferenceObjective) -> str:
-    # The other links have no h: their formulas name c, r or the odds.
+    # The other links have no h. Their formulas use c, r or the odds instead.
     match objective.link:
         case "logistic" | "hinge" | "exo" | "discopop":
             minus = f" - {objective.margin:g}" if objective.margin else ""

@@ -1,7 +1,7 @@
-"""The preference loss: the link's loss of every pair, and the likelihood of the chosen completions.
+"""The preference loss: the link's loss of every pair, plus the negative log-likelihood of the chosen completions.
 
-A loss leaves a `PairTrace`, from which the metrics of an update are computed: how far chosen and rejected completions
-have moved, together and apart.
+Each loss records a `PairTrace`. From the traces of an update, its metrics are computed: how far the chosen and the
+rejected completions have moved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from algorithms.preference.objective import PreferenceObjective, couples_pairs
 from harness.errors import InvalidError
 
 TIE = 1e-4
-"""Margins below this are rounding of log-probs: before the first step the policy is its own reference."""
+"""A smaller margin counts as a tie. Before the first step the policy is its own reference, so margins are rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,40 +36,40 @@ class PairTrace:
 
     objective: PreferenceObjective
     log_ratios: Sides
-    """[P] the link's inputs: log-ratios to the reference, or log-probs without one."""
+    """[P] the link's inputs: log-ratios to the reference, or log-probs if there is no reference."""
     logp_sums: Sides
-    """[P] log-probs of whole completions, whatever `logp` is."""
+    """[P] sum of each completion's token log-probs, whatever the knob `logp` is."""
     logp_means: Sides
-    """[P] means of token log-probs."""
+    """[P] mean of each completion's token log-probs."""
     lengths_tokens: Sides
-    """[P] tokens in the loss."""
+    """[P] number of each completion's tokens in the loss."""
     zero_point: Tensor | None
-    """KTO's z in nats; None with another link."""
+    """KTO's z in nats; None if the link is not kto."""
     zero_point_in_batch: bool
-    """Whether z is the estimate from these pairs, instead of the given one."""
+    """Whether z was estimated from these pairs, because no `kl_reference` was given."""
     shares: Mapping[str, Tensor]
-    """The scalar share of each term in the loss of the optimiser step."""
+    """This micro-batch's contribution to each term of the optimiser step's loss, as scalars."""
 
 
 @dataclass(frozen=True)
 class PreferenceLoss:
-    """The share of one micro-batch in the loss of its optimiser step: shares add up, in value and in gradient."""
+    """One micro-batch's share of its optimiser step's loss. The shares sum to the step's value and gradient."""
 
     value: Tensor
     """Scalar; differentiable with respect to the policy's log-probs."""
     trace: PairTrace
-    """Detached values of pairs, from which the metrics of any number of micro-batches are computed together."""
+    """Detached values of pairs, from which metrics are computed over one or several micro-batches."""
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Metrics of this micro-batch alone; see `pair_metrics`."""
+        """The metrics of this micro-batch alone; see `pair_metrics`."""
         return pair_metrics([self.trace])
 
 
 def combine_preference_metrics(losses: Sequence[PreferenceLoss], steps: int = 1) -> dict[str, float]:
-    """Compute the metrics over all pairs of the micro-batches, as if they were one batch; see `pair_metrics`.
+    """Compute the metrics of several micro-batches as if they were one batch; see `pair_metrics`.
 
-    steps: the number of optimiser steps that the micro-batches make up. loss/* are means over them.
+    steps: the number of optimiser steps that the micro-batches form. The loss/* metrics are means over these steps.
     """
     return pair_metrics([loss.trace for loss in losses], steps)
 
@@ -91,20 +91,23 @@ def preference_loss(
 
         1 / step_pairs  sum over pairs of weight x link(c, r)  +  nll_coef / step_chosen_tokens  sum of -log pi(chosen)
 
-    Formulas and sources are given at the knobs of `PreferenceObjective`.
+    The knobs of `PreferenceObjective` give the formulas and sources.
 
-    * *_logp [P, T]: log-probs of tokens; those of the policy have a gradient. *_mask [P, T]: 1 or true for tokens that
-      count. T may differ between the sides. Entries where a mask is 0 are never used, NaN and infinities included.
-      Log-probs of half precision count as float32.
-    * ref_*_logp: under `objective.reference`, without gradient. Not used if the objective has no reference.
-    * kl_reference []: KTO's z, the KL of the policy from the reference in nats, estimated on completions that do not
-      belong to their prompts (2402.01306, section 4). It is used without gradient and at least 0, by no other link.
-      None: the mean log-ratio of all completions given here takes its place, as metric kl/zero_point_in_batch.
-    * step_pairs, step_chosen_tokens: pairs and tokens of chosen completions in the whole optimiser step. With them the
-      values and gradients of micro-batches sum to the step's, however its pairs are split. None: this is the step.
+    * chosen_logp, rejected_logp [P, T]: log-probs of tokens under the policy, with gradient. T may differ between the
+      two sides. Half precision is converted to float32.
+    * chosen_mask, rejected_mask [P, T]: 1 or true for tokens that count. Entries where the mask is 0 are ignored, even
+      if they are NaN or infinite.
+    * ref_chosen_logp, ref_rejected_logp [P, T]: log-probs under `objective.reference`, detached here. Ignored if the
+      objective has no reference.
+    * kl_reference []: KTO's z, the KL of the policy from the reference in nats, estimated on completions paired with
+      the prompts of others (2402.01306, section 4). It is detached and clamped to at least 0. Only link=kto uses it. If
+      it is None, the mean log-ratio of all these completions is used and reported as kl/zero_point_in_batch.
+    * step_pairs, step_chosen_tokens: number of pairs and of chosen tokens in the complete optimiser step. With them,
+      the values and gradients of micro-batches sum to the step's, however its pairs are split. If they are None, these
+      pairs are the complete step.
 
-    Raises ValueError, naming the argument, for tensors that do not fit together and completions without a token. Also
-    for missing log-probs of the reference, and for a part of a step where the whole is needed.
+    Raises ValueError, naming the argument, if tensors do not fit together, a completion has no tokens, the reference's
+    log-probs are missing, or the objective needs the complete step and these pairs are only a part.
     """
     policy = Sides(chosen_logp, rejected_logp)
     masks = _masks(policy, Sides(chosen_mask, rejected_mask))
@@ -142,28 +145,31 @@ def preference_loss(
 
 
 def preference_metric_names(objective: PreferenceObjective) -> tuple[str, ...]:
-    """Return the names of the metrics that an objective's updates have if there is a pair.
+    """Return the names of all metrics that an update with this objective reports if it has at least one pair.
 
-    With link=kto they are those of a loss that is given its kl_reference.
+    With link=kto, the names are those of a loss to which kl_reference is passed.
     """
-    # Taken from a real loss of one pair, so no list can get stale.
+    # The names come from a real loss on one pair, so they cannot get stale.
     logp, mask = torch.full((1, 1), -1.0), torch.ones(1, 1)
     return tuple(preference_loss(objective, logp, logp, mask, mask, logp, logp, torch.zeros(())).metrics)
 
 
 def pair_metrics(traces: Sequence[PairTrace], steps: int = 1) -> dict[str, float]:
-    """Compute the metrics over all pairs of the traces, which share one objective; empty if there is no pair.
+    """Compute the metrics over all pairs of the traces. Returns an empty dict if there are no pairs.
 
-    * loss/preference, loss/nll: the terms that add up to the loss, as means over `steps` optimiser steps. nll has its
-      coefficient in it, and exists only with nll_coef on.
-    * rewards/{chosen,rejected,margin}: means of beta x the log-ratio that the link sees (the implicit reward of DPO,
-      2305.18290, eq. 5), and of the difference.
-    * rewards/accuracy: fraction of pairs with a positive difference. A difference within TIE of 0 counts half, as
-      before the first step.
-    * logps/{chosen,rejected}_{sum,mean}: log-probs of completions, and means over their tokens. Watch both sides: the
+    All traces must come from the same objective.
+
+    * loss/preference, loss/nll: the terms that add up to the loss, as means over `steps` optimiser steps. loss/nll
+      includes its coefficient. It exists only if nll_coef is above 0.
+    * rewards/{chosen,rejected}: mean of beta x log-ratio, DPO's implicit reward (2305.18290, eq. 5).
+    * rewards/margin: mean of the difference between the two.
+    * rewards/accuracy: fraction of pairs with a positive margin. A margin within TIE of 0, as all are before the first
+      step, counts as 1/2.
+    * logps/{chosen,rejected}_sum: mean log-prob of a completion.
+    * logps/{chosen,rejected}_mean: mean over completions of the mean token log-prob. Watch both sides, because the
       usual failure is that both fall.
-    * len/{chosen,rejected}: mean tokens.
-    * kl/zero_point: KTO's z, in nats. It is named kl/zero_point_in_batch if estimated from the pairs themselves.
+    * len/{chosen,rejected}: mean number of tokens.
+    * kl/zero_point: KTO's z in nats. If it was estimated from the pairs themselves, the name is kl/zero_point_in_batch.
     """
     traces = [trace for trace in traces if len(trace.log_ratios.chosen)]
     if not traces:
@@ -197,15 +203,15 @@ def pair_metrics(traces: Sequence[PairTrace], steps: int = 1) -> dict[str, float
     if zero_points:
         pairs = torch.tensor([len(trace.log_ratios.chosen) for trace in traces]).to(margin)
         name = "kl/zero_point_in_batch" if traces[0].zero_point_in_batch else "kl/zero_point"
-        # Weighted by pairs: a z counts as often as it was used.
+        # Weighted by pairs, because each z was used for all pairs of its micro-batch.
         metrics[name] = torch.stack(zero_points).to(margin) @ pairs / pairs.sum()
-    # Stacked, so that all of them take one transfer from the device.
+    # Stacked, so that one transfer from the device fetches all metrics.
     numbers = torch.stack([value.to(margin) for value in metrics.values()]).tolist()
     return dict(zip(metrics, numbers, strict=True))
 
 
 def _masks(policy: Sides, masks: Sides) -> Sides:
-    """Return the masks as bool, [P, T], with a token in every row. Raises ValueError for any that do not fit."""
+    """Return the masks [P, T] as bool. Raises ValueError if they do not fit the log-probs or a row has no token."""
     for name, logp, mask in zip(policy._fields, policy, masks, strict=True):
         if logp.ndim != 2:
             raise InvalidError("algorithms.shape", name=f"{name}_logp", shape=list(logp.shape), needed="[P, T]")
@@ -225,7 +231,7 @@ def _masks(policy: Sides, masks: Sides) -> Sides:
 def _reference(
     objective: PreferenceObjective, masks: Sides, logps: Sides, ref_chosen: Tensor | None, ref_rejected: Tensor | None
 ) -> Sides:
-    """Return log-probs of completions under the reference, [P] and [P], zeros without one; `logps`: the policy's."""
+    """Return log-probs of completions under the reference, [P] and [P], or zeros if the objective has no reference."""
     if objective.reference == "none":
         zeros = logps.chosen.new_zeros(len(logps.chosen))
         return Sides(zeros, zeros)
@@ -241,7 +247,7 @@ def _reference(
 
 
 def _zero_point(kl_reference: Tensor | None, ratios: LogRatios) -> Tensor:
-    """Return KTO's z []: the given one, or the mean log-ratio of both sides; at least 0."""
+    """Return KTO's z [], at least 0: `kl_reference`, or if that is None, the mean log-ratio of both sides."""
     if kl_reference is None:
         kl_reference = torch.cat([ratios.chosen, ratios.rejected]).mean()
     elif kl_reference.numel() != 1:
@@ -253,9 +259,10 @@ def _zero_point(kl_reference: Tensor | None, ratios: LogRatios) -> Tensor:
 def _step(
     objective: PreferenceObjective, pairs: int, tokens: int, step_pairs: int | None, step_tokens: int | None
 ) -> tuple[int, int]:
-    """Return pairs and chosen tokens of the optimiser step, at least 1.
+    """Return the number of pairs and of chosen tokens in the optimiser step, each at least 1.
 
-    Raises ValueError if one number is missing that the other needs, or is smaller than this micro-batch.
+    Raises ValueError if one of the two is given without the other and both are needed, or if one is smaller than this
+    micro-batch.
     """
     if step_pairs is None and step_tokens is not None:
         raise InvalidError("algorithms.preference.step_pairs_missing", tokens=step_tokens)
@@ -272,7 +279,7 @@ def _step(
 
 
 def _check_part_of_step(objective: PreferenceObjective, kl_reference: Tensor | None, part: str) -> None:
-    """Raise ValueError for a part of a step if the loss of a pair depends on the step's other pairs."""
+    """Raise ValueError if these pairs are part of a step and the loss of a pair depends on the step's other pairs."""
     if couples_pairs(objective):
         raise InvalidError("algorithms.preference.sorted_in_parts", matching=objective.matching, part=part)
     if objective.link == "kto" and kl_reference is None:
@@ -290,6 +297,6 @@ def _detached(sides: Sides) -> Sides:
 
 
 def _gathered(traces: Sequence[PairTrace], sides_of: Callable[[PairTrace], Sides]) -> Sides:
-    """Concatenate one tensor of every trace for each side, over their pairs."""
+    """Concatenate one tensor of every trace, separately for each side."""
     sides = [sides_of(trace) for trace in traces]
     return Sides(torch.cat([side.chosen for side in sides]), torch.cat([side.rejected for side in sides]))

@@ -1,12 +1,12 @@
-"""The preference objective: one point in the knob space of learning from pairs of a chosen and a rejected completion.
+"""The preference objective: one point in the knob space of learning from chosen and rejected completions.
 
 DPO, SimPO, IPO, KTO, ... are named points of this space (`algorithms.presets`). In symbols:
 
     c = l(chosen) - l_ref(chosen), r = l(rejected) - l_ref(rejected)      log-probs of completions, see `logp`
     loss = mean over pairs of [weight link(c, r)] + nll_coef NLL(chosen)      minimised
 
-Most links see only the difference d = c - r, as the logit h = beta d - margin. Not every knob exists at every point:
-`harness.settings` says which do.
+Most links use only the difference d = c - r, in the logit h = beta d - margin. Not every knob exists at every point;
+see `harness.settings`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ Weighting = Literal["none", "wpo"]
 Matching = Literal["pairs", "sorted", "sorted_unpaired"]
 
 _ON_EACH_SIDE: tuple[Link, ...] = ("kto", "bco", "apo_zero", "apo_down", "sppo_hard", "nca")
-"""Links that say where c alone and r alone should go; that has a meaning only against a reference."""
+"""Links with separate terms for c and for r. Such terms are meaningful only relative to a reference."""
 
 
 class PreferenceObjective(Settings):
-    """What an update on pairs minimises; knobs that do not exist at this point must be left at their defaults."""
+    """The loss of an update on pairs. Knobs that do not exist at this point must keep their defaults."""
 
     link: Annotated[Link, InWords(default="the algorithm's")] = Field(
         description="loss of a pair, with h = beta (c - r) - margin: logistic, -log sigmoid(h) (DPO, 2305.18290, eq. "
         "7); hinge, max(0, 1 - h) (SLiC, 2309.06657); square, (c - r - 1 / (2 beta))^2 (IPO, 2310.12036, eq. 17); exo, "
         "the reverse KL of sigmoid(h) from the smoothed label (2402.00856, eq. 16); odds_ratio, -beta log "
         "sigmoid(log odds of chosen - log odds of rejected) (ORPO, 2403.07691, eq. 7); discopop, a blend of logistic "
-        "and exponential (2406.08414, eq. 5). Those that say where each side should go: kto, sigmoid(beta (z - c)) and "
+        "and exponential (2406.08414, eq. 5). Links with a term for each side: kto, sigmoid(beta (z - c)) and "
         "sigmoid(beta (r - z)), averaged over completions (2402.01306); bco, -log sigmoid(beta c) - log "
         "sigmoid(-beta r), without the running mean of rewards that the paper subtracts (2404.04656; TRL 1.16); "
         "apo_zero, sigmoid(-beta c) + sigmoid(beta r), and apo_down, sigmoid(beta c) + sigmoid(-beta (c - r)) "
@@ -61,19 +61,19 @@ class PreferenceObjective(Settings):
     logp: Logp = Field(
         default="sum",
         description="how a completion's token log-probs become one number. sum: the completion's log-prob (DPO); mean: "
-        "length does not count (SimPO; IPO as its authors ran it; Tulu 3's DPO). A mean is smaller by the length and "
-        "needs a larger beta",
+        "independent of length (SimPO; IPO as its authors ran it; Tulu 3's DPO). The mean is the sum divided by the "
+        "length, so it needs a larger beta",
     )
     reference: Reference = Field(
         default="initial",
-        description="the policy whose log-probs are subtracted. none: no policy; initial: the starting weights; "
-        "round_start: the policy at the start of the round (iterative DPO)",
+        description="the policy whose log-probs are subtracted. none: nothing is subtracted; initial: the starting "
+        "weights; round_start: the policy at the start of the round (iterative DPO)",
     )
     beta: float = Field(
         default=0.1,
         gt=0,
-        description="scale of log-ratios before the link; for square and sppo_hard 1 / (2 beta) is the target, for "
-        "odds_ratio it is the weight of the term; default: TRL, and the DPO paper's dialogue runs",
+        description="scale of log-ratios before the link. For square and sppo_hard, the target is 1 / (2 beta); for "
+        "odds_ratio, beta is the weight of the term; default: TRL, and the DPO paper's dialogue runs",
     )
     margin: Annotated[float, OnlyWith("link", ("logistic", "hinge"))] = Field(
         default=0.0,
@@ -91,7 +91,7 @@ class PreferenceObjective(Settings):
         default="conservative",
         description="loss of a label that is right with probability 1 - e, where L is the logistic loss. conservative: "
         "(1 - e) L(h) + e L(-h), whose minimum is at a finite h (cDPO, Mitchell 2023); robust: ((1 - e) L(h) - e "
-        "L(-h)) / (1 - 2 e), the unbiased loss (2403.00409). No difference at label_smoothing=0",
+        "L(-h)) / (1 - 2 e), the unbiased loss (2403.00409). With label_smoothing=0 the two are the same",
     )
     nll_coef: float = Field(
         default=0.0,
@@ -125,8 +125,9 @@ class PreferenceObjective(Settings):
     )
     matching: Annotated[Matching, OnlyWith("link", ("logistic",))] = Field(
         default="pairs",
-        description="what is compared. pairs: c and r of each pair; sorted: the sorted differences of the policy with "
-        "those of the reference; sorted_unpaired: the sorted c with the sorted r of the batch (AOT, 2406.05882)",
+        description="what is compared. pairs: c with r, in each pair; sorted: the batch's sorted differences chosen - "
+        "rejected under the policy with those under the reference; sorted_unpaired: the batch's sorted c with its "
+        "sorted r (AOT, 2406.05882)",
     )
     discopop_tau: Annotated[float, OnlyWith("link", ("discopop",))] = Field(
         default=0.05, gt=0, description="temperature of the blend; default: the paper, as in TRL"
@@ -137,15 +138,15 @@ class PreferenceObjective(Settings):
 
 
 def couples_pairs(objective: PreferenceObjective) -> bool:
-    """Return whether the loss of a pair depends on the other pairs of its batch; then a step cannot be split.
+    """Return whether a pair's loss depends on the other pairs of its batch, so that a step cannot be split.
 
-    kto does not count: its zero point is given from outside, as `kl_reference`.
+    This is False for kto, because its zero point is passed in as `kl_reference`.
     """
     return objective.matching != "pairs"
 
 
 def preference_differences_that_cannot_act(a: PreferenceObjective, b: PreferenceObjective) -> dict[str, str]:
-    """Return the knobs in which `a` and `b` differ without any effect on the loss, each with the reason."""
+    """Map each knob that differs between `a` and `b` without any effect on the loss to the reason."""
     if a.smoothing != b.smoothing and a.label_smoothing == b.label_smoothing == 0 and a.link == b.link == "logistic":
         return {"smoothing": "label_smoothing is 0, where labels are trusted either way"}
     return {}

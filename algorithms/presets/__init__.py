@@ -1,7 +1,7 @@
-"""The presets: named points of the knob spaces, each with its source, the behaviour of other code, and traps.
+"""The presets: named points of the knob spaces, each with its source, differences in other code, and traps.
 
-A preset is a `Preset` at the top level of a module of this folder, or of a plug-in. A value that a paper leaves open is
-the knob's default (std with divisor n - 1, 1e-6 added to it), or the text gives its origin.
+A preset is a `Preset` at the top level of a module of this folder, or of a plug-in. If a paper leaves a value open, the
+preset uses the knob's default (std with divisor n - 1, 1e-6 added to it), or its text says where the value is from.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class Preset:
     name: str
     objective: AnyObjective
     summary: str
-    """Its distinguishing feature, in one line."""
+    """What distinguishes it, in one line."""
     source: str
     """The paper, with section or equation."""
     about: str = ""
     """A description, with the origin of values that the paper leaves open."""
     implementations: str = ""
-    """Differences of its authors' code or of well-known trainers under this name."""
+    """How the authors' code, and well-known trainers under this name, differ from the preset."""
     traps: str = ""
-    """Facts that a user must know so as not to misread a result."""
+    """What users must know to avoid misreading a result."""
     companions: Mapping[str, str | float] = field(default_factory=dict)
-    """Settings outside the objective that the paper also uses, by knob of the run spec. Shown, never applied."""
+    """Knobs of the run spec outside the objective -> the values that the paper uses. They are shown, never applied."""
 
     @property
     def family(self) -> Family:
@@ -44,7 +44,7 @@ class Preset:
 
 
 grpo_like = partial(Objective, baseline="group_mean", scale="group_std", ratio="token")
-"""GRPO's advantages and importance ratio; a preset passes its other knobs, or other values of these."""
+"""Build an objective with GRPO's advantages and importance ratio, and any other knobs as arguments."""
 
 PRESETS: Kind[Preset] = Kind(
     "algorithm",
@@ -67,10 +67,9 @@ def preset(name: str, family: type[AnObjective], /, **overrides: object) -> AnOb
 def preset(name: str, family: type[Settings] | None = None, /, **overrides: object) -> AnyObjective:
     """Return the named objective, with dotted knobs changed: `preset("grpo", **{"rule.clip_high": 0.28})`.
 
-    `preset("grpo", Objective)` is the same, typed as an `Objective`.
-
-    Raises ValueError for an unknown preset, for a preset of another family than the given class, and for overrides that
-    `with_overrides` refuses, naming all of them.
+    `preset("grpo", Objective)` does the same, typed as an `Objective`.
+    Raises ValueError if the preset is unknown, if it does not belong to the given class, or if `with_overrides` refuses
+    any of the overrides.
     """
     objective = describe(name).objective
     if family is not None and not isinstance(objective, family):
@@ -81,8 +80,5 @@ def preset(name: str, family: type[Settings] | None = None, /, **overrides: obje
 
 
 def describe(name: str) -> Preset:
-    """Return the preset with its source, its differences from other code and its traps.
-
-    Raises ValueError if it is unknown.
-    """
+    """Return the preset of this name. Raises ValueError if there is none."""
     return PRESETS.find(name)

@@ -1,4 +1,4 @@
-"""Distillation: learning from a teacher's completions, or from its distribution over the next token."""
+"""Distillation: learning from a teacher's completions, or from its next-token distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presets that differ in how the advantage is estimated: from batch, group, peer, or a critic."""
+"""Presets that differ in how they estimate the advantage: from the batch, the group, a peer, or a critic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GRPO, what differs from it in one or two knobs, and recipes of reasoning models that move several together."""
+"""GRPO, variants that differ from it in one or two knobs, and recipes of reasoning models that change several."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Presets of preference objectives: DPO and its relatives.
 
-Links that see only the difference of the two log-ratios come first, then links that say where each side should go, then
-presets without a reference policy.
+Order: links of the difference between the two log-ratios, links with a separate term for each side, and then presets
+without a reference policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Presets that differ in what keeps a step near the policy that sampled: ratio, rule, penalty, selection of tokens."""
+"""Presets that differ in how they keep a step near the sampling policy: ratio, rule, penalty, selection of tokens."""
 
 from __future__ import annotations
 

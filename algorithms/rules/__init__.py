@@ -1,10 +1,11 @@
 """`rule`: the loss of one token from its advantage A and its importance ratio r.
 
-A rule is one class in one file, of this folder or of a plug-in. Its fields are the knobs `rule.*`. Its methods are the
-loss and all that the rest of bench must know about it: which ratios it can use, which tokens its bounds act on, its
-formula in words, and which of its knobs cannot act (for the no-op guard). No other module treats any rule specially.
+A rule is one class in one file, in this folder or in a plug-in. Its fields are the knobs `rule.*`. Its methods are the
+loss and all that the rest of bench must know about the rule: which ratios it can use, which tokens its bounds affect,
+its formula in words, and which of its knobs have no effect (for the no-op guard). No other module treats any rule
+specially.
 
-The file is also read by commands that only list or describe rules, so it must not import torch at its top.
+A rule's file must not import torch at its top, because commands that only list or describe rules import it too.
 """
 
 from __future__ import annotations
@@ -64,13 +65,14 @@ else:
 Sign = Literal["positive", "negative"]
 
 LOG_RATIO_LIMIT = 20.0
-"""Log-ratios are clamped to +-20 before the exponential, as in verl. Beyond it a token has no gradient through r."""
+"""Log-ratios are clamped to +-20 before the exponential, as in verl. A token beyond that has no gradient through r."""
 
 
 class Rule(Settings):
-    """The base of all rules. Tensors are [B, T]: completions, tokens; they carry the gradient to log pi.
+    """The base class of all rules. Tensors are [B, T], for B completions of T tokens.
 
-    A rule must have `type`, its name, and the methods `loss` and `formula`. The rest has defaults, which claim nothing.
+    A rule must have `type`, its name, and the methods `loss` and `formula`. Everything else has a default that makes no
+    claim about the rule.
     """
 
     type: str
@@ -78,20 +80,20 @@ class Rule(Settings):
     ratios: ClassVar[tuple[Ratio, ...]] = tuple(RATIOS)
     """The importance ratios that the rule can use; empty: it has no ratio, and the knob `ratio` does not exist."""
     differentiates_ratio: ClassVar[bool] = True
-    """Whether the gradient reaches log pi through r. False for a rule that uses r as a weight, or not at all."""
+    """Whether the gradient reaches log pi through r. False if the rule uses r as a detached weight, or not at all."""
     acts_without_advantage: ClassVar[bool] = True
-    """Whether a token with A = 0 can have a gradient. False saves the forward pass of completions without advantage."""
+    """Whether a token with A = 0 can have a gradient. If False, completions with A = 0 need no forward pass."""
     reads_advantage: ClassVar[bool] = True
-    """Whether the loss depends on the advantage A; False for supervised rules, which ignore rewards."""
+    """Whether the loss depends on the advantage A. False for supervised rules, which ignore rewards."""
     inert_at_ratio_one: ClassVar[Mapping[str, str]] = {}
-    """Knobs that change no gradient where every r is 1, as in the first optimiser step, each with the reason."""
+    """Knobs that do not affect the gradient if every r is 1, as in the first optimiser step -> the reason."""
 
     @abstractmethod
     def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
-        """Return the loss of every token, to be minimised. `logp` and `ratio` carry the gradient, `advantages` none.
+        """Return the loss of every token, to be minimised. `logp` and `ratio` carry a gradient, `advantages` do not.
 
-        A ratio of the whole completion stands at each of its tokens, and so does the completion's one term. Under
-        seq_mean_token_mean the mean over its tokens is therefore that term (GSPO, GMPO).
+        If the ratio is the completion's, it is repeated at each of its tokens, and so the loss is the same at each
+        token. Under seq_mean_token_mean, the mean over the tokens is then this loss (GSPO, GMPO).
         """
 
     @abstractmethod
@@ -99,24 +101,24 @@ class Rule(Settings):
         """Write the loss of a token in plain text, with the value of every knob: `-A clip(r, 0.8, 1.2)`."""
 
     def clip_log_ratios(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
-        """Return the log-ratios of tokens that enter the importance ratio; a rule may clip them before that."""
+        """Return the token log-ratios that form the importance ratio. A rule may clip them here first."""
         return log_ratio
 
     def bounds(self) -> tuple[float, float] | None:
-        """Return the interval outside which the rule bounds the ratio (see `bounded_ratio`), or None without one."""
+        """Return (low, high), beyond which the rule bounds the `bounded_ratio`, or None if it has no bounds."""
         return None
 
     def bounded_ratio(self, ratio: Tensor, log_ratio: Tensor) -> Tensor:
-        """Return the ratio that `bounds` is for: the importance ratio, or one that the rule makes of the log-ratio."""
+        """Return the ratio that `bounds` applies to: the importance ratio, or another function of the log-ratio."""
         return ratio
 
     def beyond_bounds(self, ratio: Tensor, advantages: Tensor) -> Tensor:
-        """Mark the tokens whose bounded ratio is beyond the bound towards which their advantage pulls it, as bool."""
+        """Mark tokens, as bool, whose bounded ratio is above the high bound if A > 0, or below the low one if A < 0."""
         low, high = self.bounds() or (-math.inf, math.inf)
         return ((ratio < low) & (advantages < 0)) | ((ratio > high) & (advantages > 0))
 
     def clip_metrics(self, ratio: Tensor, advantages: Tensor) -> dict[str, Tensor]:
-        """Map each metric clip/* to the tokens that it is the fraction of, as bool. ratio: the bounded one."""
+        """Map each clip/* metric to a bool mask of the tokens whose fraction it reports. ratio: the `bounded_ratio`."""
         bounds = self.bounds()
         if bounds is None:
             return {}
@@ -129,35 +131,35 @@ class Rule(Settings):
         }
 
     def treatment(self, ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        """Mark the tokens that a bound acts on and those that the rule leaves out: two bools, for records of tokens."""
+        """Return two bool masks for records: the tokens that a bound affects, and those that the rule leaves out."""
         beyond = self.beyond_bounds(ratio, advantages)
         return beyond, beyond & False
 
     def slope_at_ratio_one(self, sign: Sign) -> float | None:
-        """Return d loss / d log pi at r = 1, divided by -A, for advantages of a sign.
+        """Return d loss / d log pi at r = 1, divided by -A, for advantages of this sign.
 
-        None if the rule does not say it: the no-op guard then assumes nothing.
+        If this is None, the no-op guard assumes nothing about the rule.
         """
         return None
 
     def acts_on_sign(self) -> Mapping[str, Sign]:
-        """Map the knobs that can change a gradient for advantages of one sign only to that sign."""
+        """Map each knob that affects only tokens with one sign of advantage to that sign."""
         return {}
 
     @classmethod
     def excludes(cls) -> tuple[str, ...]:
-        """Return the knobs of the objective that do not exist with this rule: `ratio`, if it can use none."""
+        """Return the knobs of the objective that do not exist with this rule: `ratio`, if the rule has no ratio."""
         return () if cls.ratios else ("ratio",)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Raise TypeError where a rule is defined without its methods, instead of where it is first used."""
+        """Raise TypeError if a rule lacks a method, when it is defined instead of when it is first used."""
         if _is_rule(cls) and (missing := sorted(cls.__abstractmethods__)):
             raise TypeError(f"the rule {_name_of(cls)!r} has no {' and no '.join(missing)}; give it the method")
 
 
 def _is_rule(thing: object) -> bool:
-    """Return whether the object is a rule with a name; a base of rules has none."""
+    """Return whether the object is a rule with a name. Base classes of rules have no name."""
     return isinstance(thing, type) and issubclass(thing, Rule) and isinstance(thing.model_fields["type"].default, str)
 
 
@@ -178,13 +180,13 @@ RULES: Kind[type[Rule]] = Kind(
 def token_losses(
     rule: Rule, logp: Tensor, ratio: Tensor, advantages: Tensor, mask: Tensor, is_first: bool = False
 ) -> Tensor:
-    """Return the rule's loss of each token [B, T].
+    """Return the rule's loss of each token [B, T], after checking it.
 
-    mask (bool): which tokens count. is_first: also check that the loss and its gradient to `logp` are finite. The host
-    then waits for the device.
-
-    Raises RefusedError if the loss is not a float for each token, or does not depend on `logp` or `ratio`. In the first
-    step it is also raised if the loss or its gradient is not finite although all arguments of the rule are.
+    mask: bool, true for tokens that count.
+    is_first: also check that the loss and its gradient with respect to `logp` are finite. The host then waits for the
+    device.
+    Raises RefusedError if the loss is not a float for each token, or does not depend on `logp` or `ratio`. If is_first,
+    it is also raised if the loss or its gradient is not finite although all arguments are finite.
     """
     import torch
 
@@ -196,12 +198,12 @@ def token_losses(
         raise RefusedError("algorithms.rule_trains_nothing", rule=rule.type, path=path)
     if is_first:
         total = losses.where(mask, 0).sum()
-        # The graph is kept, as the backward pass of the step still needs it.
+        # The graph is kept, because the backward pass of the step still needs it.
         (gradient,) = torch.autograd.grad(total, logp, retain_graph=True, allow_unused=True)
         if gradient is None:
             raise RefusedError("algorithms.rule_trains_nothing", rule=rule.type, path=path)
-        # If an argument is not finite, the weights or the data are at fault, and the optimiser reports that they
-        # diverged.
+        # If an argument is not finite, the fault is in the weights or the data, not in the rule. The optimiser reports
+        # divergence.
         values = torch.stack([logp, ratio, advantages, losses, gradient]).detach()
         *arguments, loss, slope = (values.isfinite() | ~mask).all(2).all(1).tolist()
         if all(arguments) and not (loss and slope):
@@ -211,10 +213,11 @@ def token_losses(
 
 
 def checked(rule: Rule, method: str, given: object, like: Tensor, holds_bools: bool = False) -> Tensor:
-    """Return the result of a rule's method if it has floats, or bools, in the shape of `like`.
+    """Return a rule's result `given` if it has the shape of `like` and the right dtype.
 
-    Raises RefusedError for anything else. torch would broadcast a smaller tensor, and the rule would silently train or
-    measure something else.
+    holds_bools: expect bool instead of a float dtype.
+    Raises RefusedError otherwise. torch would broadcast a smaller tensor, and the rule would silently train or measure
+    something else.
     """
     import torch
 
@@ -239,22 +242,22 @@ def checked(rule: Rule, method: str, given: object, like: Tensor, holds_bools: b
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """Return exp of the log-ratios, clamped to +-LOG_RATIO_LIMIT."""
+    """Return exp(log_ratio), with log_ratio clamped to +-LOG_RATIO_LIMIT."""
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def k2_of(log_ratio: Tensor) -> Tensor:
-    """Return the estimator k2 of the KL (http://joschu.net/blog/kl-approx.html) at every token, in nats."""
+    """Return the KL estimator k2 = d^2 / 2 (http://joschu.net/blog/kl-approx.html) at every token, in nats."""
     return log_ratio**2 / 2
 
 
 def k3_of(log_ratio: Tensor) -> Tensor:
-    """Return the estimator k3 at every token, in nats.
+    """Return the KL estimator k3 = exp(-d) - 1 + d at every token, in nats.
 
-    It is constant for log-ratios below -LOG_RATIO_LIMIT, so it cannot overflow.
+    It is constant for log-ratios d below -LOG_RATIO_LIMIT, so it cannot overflow.
     """
     bounded = log_ratio.clamp(min=-LOG_RATIO_LIMIT)
-    # expm1 keeps the digits that exp(-d) - 1 loses for a small d.
+    # For small d, expm1(-d) is more precise than exp(-d) - 1.
     return (-bounded).expm1() + bounded
 
 
@@ -264,7 +267,7 @@ def kl_means(log_ratio: Tensor) -> dict[str, Tensor]:
 
 
 def importance_ratio(kind: Ratio, log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """Return r of every token [B, T]; the ratio of a whole completion stands at each of its tokens.
+    """Return the importance ratio r at every token: [B, T]. A completion's ratio is repeated at each of its tokens.
 
     log_ratio [B, T]: log pi - log pi_old, 0 outside the mask. mask [B, T] bool.
     """

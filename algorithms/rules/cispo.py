@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Cispo(Rule):
     """-A stop_gradient(clip(r, weight_min, weight_max)) log pi (2506.13585): every token keeps a gradient.
 
-    The bounds are absolute bounds of the weight. The paper writes them as 1 - eps_low and 1 + eps_high.
+    The bounds weight_min and weight_max apply to the weight itself. The paper writes them as 1 - eps_low and 1 +
+    eps_high.
     """
 
     type: Literal["cispo"] = "cispo"
@@ -32,9 +33,9 @@ class Cispo(Rule):
     )
     mask: Literal["none", "unified"] = Field(
         default="none",
-        description="unified: instead of clipping the weight r, drop the tokens whose r a bound acts on (A > 0 above "
-        "weight_max, A < 0 below weight_min), the paper's unified formulation; with both bounds it has PPO-clip's "
-        "gradient",
+        description="none: clip the weight r; unified: instead drop tokens with r above weight_max and A > 0, or r "
+        "below weight_min and A < 0 (the paper's unified formulation). With both bounds, unified has the gradient of "
+        "PPO's clip",
     )
 
     differentiates_ratio: ClassVar[bool] = False
@@ -47,7 +48,7 @@ class Cispo(Rule):
             yield InvalidError("algorithms.mask_without_bounds")
 
     def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
-        # A weight without gradient: log pi is the only way for the gradient.
+        # The weight is detached, so the gradient flows through log pi alone.
         ratio = ratio.detach()
         if self.mask == "unified":
             weights = ratio.masked_fill(self.beyond_bounds(ratio, advantages), 0)
@@ -71,26 +72,26 @@ class Cispo(Rule):
         return self.weight_min, math.inf if self.weight_max is None else self.weight_max
 
     def treatment(self, ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        """Mark the tokens with a bounded weight, and those that the unified mask leaves out.
+        """Return two bool masks: the tokens with a clipped weight, and the tokens that the unified mask drops.
 
-        A weight is bounded on both sides, whatever the sign of A.
+        The weight is clipped at both bounds, whatever the sign of A.
         """
         if self.mask == "unified":
             left_out = self.beyond_bounds(ratio, advantages)
             return left_out & False, left_out
         low, high = self.bounds()
-        # A token with A = 0 has no gradient that a bound could change.
+        # Tokens with A = 0 have no gradient, so their bound has no effect.
         bounded = ((ratio < low) | (ratio > high)) & (advantages != 0)
         return bounded, bounded & False
 
     def slope_at_ratio_one(self, sign: Sign) -> float:
         low, high = self.bounds()
-        # The bounds are absolute, so a range without 1 is possible. It scales every fresh token or, with the mask,
-        # drops those of one sign of A.
+        # The range may exclude 1, because its bounds are absolute. It then scales every token with r = 1 or, with the
+        # unified mask, drops those with one sign of A.
         if self.mask == "unified":
             return float(not (high < 1 if sign == "positive" else low > 1))
         return max(low, min(1.0, high))
 
     def acts_on_sign(self) -> Mapping[str, Sign]:
-        # The mask looks at the sign of A, the clip of the weight does not.
+        # The unified mask depends on the sign of A. The clip of the weight does not.
         return {"weight_min": "negative", "weight_max": "positive"} if self.mask == "unified" else {}

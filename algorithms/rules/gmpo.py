@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Gmpo(Rule):
     """-A exp(mean over tokens of the clipped log-ratio): the geometric mean of clipped token ratios (GMPO, 2507.20673).
 
-    A token's log-ratio is clipped only where moving further would be rewarded: above for A > 0, below for A < 0.
+    A token's log-ratio is clipped only in the direction of its advantage: from above if A > 0, from below if A < 0.
     """
 
     type: Literal["gmpo"] = "gmpo"
@@ -49,12 +49,12 @@ class Gmpo(Rule):
         )
 
     def clip_log_ratios(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
-        # Before the mean, so single tokens are held back while the completion keeps its gradient.
+        # Clipping comes before the mean, so a clipped token loses its gradient but the completion keeps one.
         lowered = log_ratio.clamp(max=self.log_ratio_high).where(advantages > 0, log_ratio)
         return lowered.clamp(min=-self.log_ratio_low).where(advantages < 0, lowered)
 
     def bounds(self) -> tuple[float, float]:
-        """Return the bounds of a single token's ratio; that of the completion has none."""
+        """Return the bounds of a token's ratio. The completion's ratio has no bounds."""
         return math.exp(-self.log_ratio_low), math.exp(self.log_ratio_high)
 
     def bounded_ratio(self, ratio: Tensor, log_ratio: Tensor) -> Tensor:

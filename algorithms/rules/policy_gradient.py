@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PolicyGradient(Rule):
-    """-A log pi: the score-function gradient (Williams 1992). It has no importance ratio."""
+    """-A log pi: the score-function gradient (Williams 1992). This rule has no importance ratio."""
 
     type: Literal["policy_gradient"] = "policy_gradient"
 
@@ -32,8 +32,8 @@ class PolicyGradient(Rule):
 class Supervised(Rule):
     """-log pi of every token: cross entropy on the completions, whatever their rewards.
 
-    On a teacher's completions this is sequence-level distillation (Kim and Rush, 1606.07947), on given solutions it is
-    supervised fine-tuning. `policy_gradient` without a baseline learns from the right completions only (`rft`).
+    On a teacher's completions this is sequence-level distillation (Kim and Rush, 1606.07947). On given solutions it is
+    supervised fine-tuning. To train on correct completions only, use `policy_gradient` without a baseline (`rft`).
     """
 
     type: Literal["supervised"] = "supervised"

@@ -28,8 +28,8 @@ class PpoClip(Rule):
     dual_clip: float | None = Field(
         default=None,
         gt=1,
-        description="bound c on the loss where A < 0: at most -A c (1912.09729). Default off, as in PPO "
-        "(some trainers set 3 or 10)",
+        description="c: where A < 0 the loss is at most -A c (1912.09729). Default: off, as in PPO (some trainers set "
+        "3 or 10)",
     )
 
     acts_without_advantage: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class PpoClip(Rule):
         losses = (-advantages * ratio).maximum(-advantages * clipped)
         if self.dual_clip is None:
             return losses
-        # For A < 0 the loss -A r grows with r without bound, as the clip only holds r from below there.
+        # For A < 0, the clip bounds r only from below, so the loss -A r grows with r without bound.
         return losses.minimum(-advantages * self.dual_clip).where(advantages < 0, losses)
 
     def formula(self) -> str:

@@ -34,7 +34,7 @@ class Sapo(Rule):
     def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
         import torch
 
-        # The factor 4 / tau makes the slope at r = 1 one at any temperature, as a sigmoid has slope 1/4 at 0.
+        # A sigmoid has slope 1/4 at 0, so the factor 4 / tau makes the slope at r = 1 equal to 1 at any temperature.
         temperature = torch.where(advantages > 0, self.temperature_positive, self.temperature_negative).to(ratio.dtype)
         return -advantages * torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
 

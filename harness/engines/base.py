@@ -1,9 +1,9 @@
-"""What every engine promises, what engines may require of models and input, and when a stop string ends a completion.
+"""The interface of engines, checks that they share, and the rule by which stop strings end a completion.
 
-The stop rule is the same for all engines. `make_engine` creates the engine that a spec names; the processes of a cell
-share it.
+The stop rule is the same for all engines. `make_engine` creates the engine that a spec names. If a cell runs in several
+processes, they share its engine.
 
-Shapes: P prompts, n samples a prompt, N = P * n rows, T longest completion.
+Shapes: P prompts, n samples per prompt, N = P * n rows, T tokens of the longest completion.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerationCost:
-    """The cost of a call of `generate`: wall-clock by phase, and how well the batch was used."""
+    """The cost of a call of `generate`: wall-clock time per phase, and the batch's occupancy."""
 
     sync_s: float = 0.0
-    """Bringing the engine's weights up to date."""
+    """Time to bring the engine's weights up to date."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
     slots: int = 0
-    """Rows times decoding passes that were computed."""
+    """Number of rows computed, summed over all decoding passes."""
     occupied: int = 0
-    """Slots that gave a token which counts."""
+    """Number of these rows that produced a token of a completion."""
 
     def __add__(self, other: GenerationCost) -> GenerationCost:
         return GenerationCost(
@@ -53,16 +53,16 @@ class GenerationCost:
 
 @dataclass(frozen=True)
 class Completions:
-    """N rows, the n samples of a prompt adjacent; right-padded."""
+    """N completions, right-padded. The n samples of a prompt are adjacent."""
 
     tokens: Tensor
-    """[N, T] int64, end-of-sequence included."""
+    """[N, T] int64 token ids, including the end-of-sequence token."""
     logps: Tensor
-    """[N, T] float32 under the sampling distribution, 0 in padding."""
+    """[N, T] float32 log-probs under the sampling distribution, 0 in padding."""
     lengths: Tensor
-    """[N] int64."""
+    """[N] int64 number of tokens."""
     truncated: Tensor
-    """[N] bool: ended by max_completion_tokens."""
+    """[N] bool: true if max_completion_tokens was reached."""
     cost: GenerationCost = GenerationCost()
 
     @classmethod
@@ -74,7 +74,7 @@ class Completions:
         pad_token_id: int,
         cost: GenerationCost = GenerationCost(),
     ) -> Completions:
-        """Build completions from rows of different lengths, none of them empty."""
+        """Build completions from rows of different lengths. No row may be empty."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
@@ -88,7 +88,7 @@ class Completions:
 
     @classmethod
     def joined(cls, parts: Sequence[Completions]) -> Completions:
-        """Join the completions that several processes sampled at the same time, in this order."""
+        """Concatenate, in this order, the completions that several processes sampled in parallel."""
         import torch
         from torch.nn.functional import pad
 
@@ -104,7 +104,7 @@ class Completions:
             torch.cat([part.lengths for part in parts]),
             torch.cat([part.truncated for part in parts]),
             GenerationCost(
-                # The processes ran at the same time, so times are maxima while slots add up.
+                # The processes ran in parallel, so the times are maxima, while slots add up.
                 max(cost.sync_s for cost in costs),
                 max(cost.prefill_s for cost in costs),
                 max(cost.decode_s for cost in costs),
@@ -121,11 +121,11 @@ class Completions:
 
 
 OnFinished = Callable[[int, list[int], bool], None]
-"""Called as on_finished(row, tokens, truncated) for each sample that has ended."""
+"""on_finished(row, tokens, truncated) is called once for each finished sample."""
 
 
 class EngineMismatchError(BenchError):
-    """Engine and trainer disagree on the same weights. The samples cannot be trusted, so the cell is invalid."""
+    """Engine and trainer compute different log-probs from the same weights, so the cell's samples are invalid."""
 
 
 class Engine(Protocol):
@@ -138,23 +138,23 @@ class Engine(Protocol):
         params: SamplingParams,
         on_finished: OnFinished | None = None,
     ) -> Completions:
-        """Sample keys.shape[1] completions for each prompt (token ids).
+        """Sample n completions for each of the P prompts.
 
-        keys [P, n] int64: the noise of a sample depends on its key alone, whatever else is in the batch. Tokens can
-        differ with the batch only where floating-point rounding decides. on_finished: called once for each sample, as
-        soon as it ends (vLLM), or when it leaves the batch (torch).
-
+        prompts: token ids.
+        keys [P, n] int64: each sample's noise depends only on its key, whatever else is in the batch. The batch can
+        change a token only through floating-point rounding.
+        on_finished: called once for each sample, when it ends (vLLM) or leaves the batch (torch).
         Raises PromptTooLongError if a prompt is empty, or if it and max_completion_tokens exceed the model's context.
-        Raises ValueError for no prompts and for max_completion_tokens below 1: a completion has at least one token.
-        Raises EngineMismatchError if the engine's own copy of the weights gives other log-probs than the model.
+        Raises ValueError if there are no prompts or max_completion_tokens is below 1.
+        Raises EngineMismatchError if the engine has a copy of the weights whose log-probs differ from the model's.
         """
 
 
 def require_steady_positions(model: PreTrainedModel) -> None:
-    """Raise RefusedError for rotary embeddings of the type `dynamic`.
+    """Raise RefusedError if the model's rotary embeddings have the type `dynamic`.
 
-    Their frequencies follow the longest sequence that the model has seen. So a sample would depend on the rest of its
-    batch and on earlier batches.
+    Their frequencies depend on the longest sequence that the model has seen. So a sample would depend on the rest of
+    its batch and on earlier batches.
     """
     rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     # Models with several kinds of layers have a dict of parameters for each kind.
@@ -166,20 +166,21 @@ def require_steady_positions(model: PreTrainedModel) -> None:
 def ends_with_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
     """Return whether the last token completes one of the stop strings.
 
-    It is called after every token, so no earlier token completed one.
+    Call this after every token, because it only searches the last tokens.
     """
     if not stop:
         return False
-    # A token of a stop string holds at least one byte of it, or no text at all; there is room for eight of the latter.
+    # A token inside a stop string contributes at least one byte of it, or no text. Allow for eight tokens without text.
     tail_tokens = max(len(text.encode()) for text in stop) + 8
     tail = decode(tokens[-tail_tokens:])
     return any(text in tail for text in stop)
 
 
 def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: PreTrainedModel | None = None) -> Engine:
-    """Create the engine of a spec over a model with the language model's tokens; without `sampler`, over its own.
+    """Create the spec's engine for the language model.
 
-    Raises RefusedError if the engine is not installed, cannot run here, or cannot sample as the spec says.
+    sampler: the model to sample from, which must use the language model's tokens. Default: `language_model.model`.
+    Raises RefusedError if the engine is not installed, cannot run here, or does not support the spec's sampling.
     """
     from harness.models.lora import has_adapters, merged_copy
 
@@ -193,7 +194,7 @@ def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: Pr
 
 
 def _in_its_dtype(rollout: RolloutSpec, language_model: LanguageModel, model: PreTrainedModel) -> Engine:
-    """Create the engine over the model, or over a copy of it in `rollout.dtype`."""
+    """Create the engine for the model, or for a copy of it if `rollout.dtype` is another dtype."""
     from harness.models.precision import DTYPES, RoundedWeights
 
     if rollout.dtype == "trainer" or DTYPES[rollout.dtype] == model.dtype:
@@ -218,14 +219,13 @@ def _engine_of(rollout: RolloutSpec, language_model: LanguageModel, model: PreTr
 
 
 class SharedEngine:
-    """Engine (see `harness.engines.base`) of a cell's processes, each of which samples for some of the prompts.
+    """An `Engine` that splits the prompts among a cell's processes, each of which has an engine of its own.
 
-    Each process has an engine of its own. The noise belongs to the sample, so the process that samples it changes
-    rounding alone.
+    A sample's noise depends on its key, so the process that samples it only affects rounding.
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Wrap the engine of this process, which is over the same weights as those of the others."""
+        """Wrap this process's engine. All processes must have the same weights."""
         self._engine = engine
         Processes.here().share(self)
 
@@ -236,7 +236,7 @@ class SharedEngine:
         params: SamplingParams,
         on_finished: OnFinished | None = None,
     ) -> Completions:
-        """Sample as `Engine.generate`; on_finished is called once all samples are complete."""
+        """Sample like `Engine.generate`, but call on_finished only when all samples are complete."""
         drawn = self._draw(prompts, keys, params)
         if on_finished is not None:
             ends = zip(drawn.tokens.tolist(), drawn.lengths.tolist(), drawn.truncated.tolist(), strict=True)
@@ -250,7 +250,7 @@ class SharedEngine:
         first, end = (len(prompts) * rank // processes.size for rank in (processes.rank, processes.rank + 1))
 
         def own() -> Completions | None:
-            # A process without prompts samples nothing. If there are none at all, the engine raises the error.
+            # A process without prompts samples nothing. If there are no prompts at all, the engine raises the error.
             if first == end and prompts:
                 return None
             return self._engine.generate(prompts[first:end], keys[first:end], params)
@@ -259,13 +259,13 @@ class SharedEngine:
 
 
 class RefreshedEngine:
-    """Engine (see `harness.engines.base`) over a copy of a model, which it refreshes before it samples.
+    """An `Engine` for a copy of a model, which is refreshed from the model before each call.
 
-    The copy has its adapters merged, or is in another dtype.
+    The copy has merged adapters or another dtype.
     """
 
     def __init__(self, weights: MergedWeights | RoundedWeights, engine: Engine) -> None:
-        """Wrap an engine over weights.model."""
+        """Wrap an engine for `weights.model`."""
         self._weights, self._engine = weights, engine
 
     def generate(
@@ -279,7 +279,7 @@ class RefreshedEngine:
 
         started_s = time.perf_counter()
         self._weights.refresh()
-        # On CUDA the refresh is asynchronous. Without the wait, its time would count as the engine's.
+        # On CUDA the refresh is asynchronous. Without this wait, its time would be counted as decoding.
         if self._weights.model.device.type == "cuda":
             torch.cuda.synchronize(self._weights.model.device)
         refreshed = GenerationCost(sync_s=time.perf_counter() - started_s)

@@ -1,7 +1,7 @@
-"""The parity probe: after every sync, an engine with a copy of the weights must give the model's log-probs.
+"""The parity probe: after every sync, an engine's copy of the weights must give the model's log-probs.
 
-It finds weights that were left out, put in the wrong position or not taken over. It cannot find a difference smaller
-than rounding, such as one small step in bfloat16; `weight_version` says when to sync.
+It finds weights that are missing, misplaced or stale. It cannot find differences below rounding, such as one small step
+in bfloat16. `weight_version` tells when a sync is needed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 BOUNDS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25}
-"""The mean difference of log-probs that counts as rounding, by dtype.
+"""The largest mean difference of log-probs that is accepted as rounding, by dtype.
 
 float32: correct engines differ by about 1e-5. bfloat16 has 8 significant bits, so logits between 16 and 32 lie 0.125
-apart. Activations rounded in another order move most logits by a fraction of that, and some by two or three of these
-steps (SmolLM2-135M: 0.07 on average, 0.37 at most). float16 has 11 bits, so its steps are an eighth of these.
+apart. Another order of rounding moves most logits by a fraction of that, and some by two or three such steps
+(SmolLM2-135M: 0.07 on average, 0.37 at most). float16 has 11 significant bits, so its steps are an eighth as large.
 """
 LENGTHS_TOKENS = (2, 17, 48)
 """Lengths of the probe sequences."""
 
 
 def probe_sequences(model: PreTrainedModel) -> list[list[int]]:
-    """Return token ids that are the same for every model with this vocabulary, and leave room for one more token."""
+    """Return fixed pseudo-random token sequences for this vocabulary. The context has room for one more token."""
     import torch
 
     longest = (getattr(model.config, "max_position_embeddings", None) or max(LENGTHS_TOKENS) + 1) - 1
@@ -39,10 +39,11 @@ def probe_sequences(model: PreTrainedModel) -> list[list[int]]:
 def require_parity(
     model: PreTrainedModel, sequences: Sequence[Sequence[int]], engine_logps: Sequence[Sequence[float]], engine: str
 ) -> float:
-    """Return the mean difference of the log-probs of all tokens but each first one.
+    """Return the mean absolute difference between the engine's and the model's log-probs.
 
-    engine_logps: those of the engine. engine: its name, for messages. Raises EngineMismatchError if the difference
-    exceeds the bound of the model's dtype, or is not a number.
+    engine_logps: the engine's log-prob of each token but the first, for each sequence.
+    engine: the engine's name, for messages.
+    Raises EngineMismatchError if the difference is NaN or exceeds the bound for the model's dtype.
     """
     import torch
 
@@ -52,7 +53,7 @@ def require_parity(
     ]
     difference = torch.cat(differences).mean().item()
     bound = BOUNDS[str(model.dtype).removeprefix("torch.")]
-    # Written so that NaN, for which no comparison holds, is a mismatch too.
+    # `not <=` instead of `>`, so that NaN counts as a mismatch.
     if not difference <= bound:
         raise EngineMismatchError(
             "engines.log_probs_differ_after_sync", engine=engine, difference=difference, dtype=model.dtype, bound=bound

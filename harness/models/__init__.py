@@ -1,1 +1,1 @@
-"""Language models: loading and saving, chat templates, adapters, the starting weights of cells, the tiny model."""
+"""Language models: loading and saving, chat templates, adapters, the starting weights of cells, and the tiny model."""

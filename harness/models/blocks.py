@@ -1,12 +1,12 @@
 """Llama-style decoder layers on a CPU, computed one block of tokens at a time.
 
-transformers applies each operation to all tokens in turn, so every operation reads from memory what the previous one
-wrote there. Here all per-token operations, which is everything but attention, run on one block of tokens while the
-block is in the core's cache. Attention runs on a few sequences at a time. Backward passes are written by hand and
-recompute what is cheaper to compute than to keep. Results equal those of transformers' layers up to rounding.
+transformers applies each operation to all tokens before the next operation, so every operation reads its input from
+main memory. Here all operations except attention run on one block of tokens while the block is in the core's cache.
+Attention runs on a few sequences at a time. Backward passes are written by hand, and recompute values that are cheaper
+to compute than to keep. Results equal those of transformers' layers up to rounding.
 
-Shapes: M tokens, m of them in a block, D hidden size, F width of the feed-forward layer. There are H query heads and K
-key heads of size d.
+Shapes: M tokens in all, m tokens in a block, D hidden size, F width of the feed-forward layer, H query heads and K key
+heads of size d.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers.modeling_layers import GradientCheckpointingLayer
 
 BLOCK_TOKENS = 512
-"""Tokens for each thread: few enough that the widest tensors of a small model fit a core's cache (0.5 MB of 2), and
+"""Tokens per thread in a block. Few enough that a small model's widest tensors (0.5 MB) fit a core's cache (2 MB), and
 enough for fast matrix products.
 """
 
@@ -37,14 +37,15 @@ Attend = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class BlockedLayer:
-    """One layer of transformers, whose modules keep the weights."""
+    """Runs one decoder layer of transformers in blocks, with that layer's own weights."""
 
     layer: GradientCheckpointingLayer
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """Return the next layer's hidden states [M, D] from hidden states [M, D]; cos and sin [M, d] of the positions.
+        """Apply the layer to hidden states [M, D] and return the new hidden states [M, D].
 
-        A layer marked for activation checkpointing is recomputed in the backward pass.
+        cos, sin [M, d]: the rotary embedding of the tokens' positions. If the layer is marked for activation
+        checkpointing, the backward pass recomputes it.
         """
         if torch.is_grad_enabled() and getattr(self.layer, "gradient_checkpointing", False):
             again: Tensor = checkpoint(self._forward, hidden, cos, sin, attend, use_reentrant=False)
@@ -77,7 +78,8 @@ def blocked_layers(decoder: PreTrainedModel) -> list[BlockedLayer] | None:
     """Return the decoder's layers, or None if they cannot run in blocks.
 
     They cannot on a GPU, in half precision, with unknown parts, or with hooks, which must see transformers' own calls.
-    A decoder may do more than its parts show, such as scaling a residual, so callers compare the results once.
+    A decoder may do more than its parts show, such as scaling a residual. So callers must compare the results with
+    transformers' own once.
     """
     layers: Sequence[GradientCheckpointingLayer] | None = getattr(decoder, "layers", None)
     if layers is None or decoder.device.type != "cpu" or decoder.dtype not in (torch.float32, torch.float64):
@@ -100,7 +102,7 @@ def angles(decoder: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tuple
 
 
 def window_of(attention: nn.Module) -> int | None:
-    """Return how many positions a token sees in this transformers attention module, itself included; None for all."""
+    """Return how many positions, including its own, a token sees in this attention module, or None for all."""
     # Some architectures store the window on the module, others only in the config.
     window: int | None = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
     return window
@@ -108,31 +110,31 @@ def window_of(attention: nn.Module) -> int | None:
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """b sequences that pass through attention together, with w queries and S keys each.
+    """b sequences that go through attention together, each with w queries and S keys.
 
-    A sequence's queries are adjacent in the packed batch. Several sequences may share keys.
+    The queries of a sequence are adjacent in the packed batch. Several sequences may share keys.
     """
 
     rows: slice
-    """The positions of the queries in the packed batch of M tokens."""
+    """The queries' positions in the packed batch of M tokens."""
     padded: Tensor
-    """The indices of the queries among the b * w positions of the padded block."""
+    """The queries' indices among the b * w positions of the padded block."""
     width: int
     attended: Tensor
-    """[b, S] int64: the positions of the keys in the packed batch; arbitrary in padding."""
+    """[b, S] int64: the keys' positions in the packed batch; arbitrary in padding."""
     mask: Tensor | None
-    """Additive [b or 1, 1, w, S]; None if a query sees the keys up to its own."""
+    """Additive mask [b or 1, 1, w, S]; None if attention is causal."""
 
     def spaced(self, line: Tensor) -> Tensor:
         """Return the queries' rows [b, H, w, d] of a packed tensor [M, H, d], 0 in padding."""
         rows, count = line[self.rows], len(self.attended) * self.width
-        # Without padding the rows are a view, and nothing is copied.
+        # If there is no padding, the rows are a view and nothing is copied.
         if len(rows) < count:
             rows = rows.new_zeros((count, *rows.shape[1:])).index_copy_(0, self.padded, rows)
         return rows.view(-1, self.width, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, spaced: Tensor, line: Tensor) -> None:
-        """Write [b, H, w, d] into the queries' rows of a packed tensor: the inverse of `spaced`."""
+        """Write [b, H, w, d] into the queries' rows of a packed tensor. This is the inverse of `spaced`."""
         rows = spaced.transpose(1, 2).flatten(0, 1)
         line[self.rows] = rows if len(self.padded) == len(rows) else rows.index_select(0, self.padded)
 
@@ -142,7 +144,7 @@ class AttentionBlock:
         return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
 
     def add_seen(self, grad: Tensor, line: Tensor) -> None:
-        """Add the gradient [b, heads, S, d] of gathered rows to that of the packed tensor, in a fixed order."""
+        """Add the gradient [b, heads, S, d] of the rows of `seen` to the packed gradient `line`, in a fixed order."""
         shared = grad.view(len(grad), line.shape[1], -1, *grad.shape[2:])
         # The gradient of a repeated key head is the sum over the query heads that share it.
         rows = shared[:, :, 0] if shared.shape[2] == 1 else shared.sum(2)
@@ -152,23 +154,23 @@ class AttentionBlock:
 def attend_in_blocks(
     queries: Tensor, keys: Tensor, values: Tensor, blocks: list[AttentionBlock], scale: float
 ) -> Tensor:
-    """Return the attention [M, H, d] of queries [M, H, d] to keys and values [M, K, d], by torch's kernel for CPUs.
+    """Compute attention of queries [M, H, d] to keys and values [M, K, d] with torch's CPU kernel: [M, H, d].
 
-    Every token is a query of one block.
+    Each token must be a query in exactly one block.
     """
     result: Tensor = _differentiable(_Attention, queries, keys, values, blocks, scale)
     return result
 
 
 class _Context(Protocol):
-    """The context in which torch keeps what a backward pass needs."""
+    """torch's context, in which a forward pass saves what the backward pass needs."""
 
     saved_tensors: tuple[Tensor, ...]
     blocks: list[AttentionBlock]
-    """Only attention has blocks and a scale."""
+    """Set only by attention, like `scale`."""
     scale: float
     epsilon: float
-    """The constant that RMSNorm adds to the mean square, in the two other functions."""
+    """The constant that RMSNorm adds to the mean square. Set only by the two other functions."""
 
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 
@@ -205,7 +207,7 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, result, *sums = ctx.saved_tensors
-        # Every token is a query of exactly one block, so its gradient is written; keys are shared, so theirs add up.
+        # Each token is a query in exactly one block, so query gradients are written. Keys are shared, so theirs add up.
         grads = torch.empty_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
         heads = queries.shape[1]
         for block, logsumexp in zip(ctx.blocks, sums, strict=True):
@@ -248,9 +250,9 @@ def _is_watched(module: nn.Module) -> bool:
 
 
 def _differentiable(function: type[torch.autograd.Function], *given: object) -> Any:
-    """Apply the function; without gradients skip autograd, which saves memory and makes calls cheaper.
+    """Apply the function. If gradients are off, call its `forward` directly, with None as the context.
 
-    The function's `forward` then gets no context, and keeps nothing.
+    This saves memory and makes the call cheaper.
     """
     if torch.is_grad_enabled():
         return function.apply(*given)  # type: ignore[no-untyped-call]
@@ -268,7 +270,7 @@ def _block_tokens() -> int:
 
 @dataclass(frozen=True)
 class _Normed:
-    """A block [m, D] after RMSNorm (Zhang and Sennrich 1910.07467): `weight` * `unit`, with `unit` = hidden * scale."""
+    """A block after RMSNorm (1910.07467): values [m, D] = unit * weight, with unit = hidden * scale."""
 
     unit: Tensor
     scale: Tensor
@@ -282,9 +284,9 @@ class _Normed:
         return cls(unit, scale, weight, unit * weight)
 
     def backward(self, grad: Tensor, grad_weight: Tensor) -> Tensor:
-        """Return the gradient [m, D] to the hidden states, given that to `values`, which is overwritten.
+        """Return the gradient [m, D] of the hidden states from the gradient `grad` of `values`.
 
-        The gradient to the weight is added to `grad_weight`.
+        `grad` is overwritten, and the gradient of the weight is added to `grad_weight`.
         """
         along = grad * self.unit
         grad_weight += along.sum(0)
@@ -294,15 +296,15 @@ class _Normed:
 
 
 def _rotate(heads: Tensor, cos: Tensor, sin: Tensor, into: Tensor, inverse: bool = False) -> None:
-    """Apply rotary position embedding (Su et al. 2104.09864) to [m, H, d] and write it into a tensor of that shape.
+    """Apply rotary position embedding (Su et al. 2104.09864) to `heads` [m, H, d] and write the result into `into`.
 
-    cos and sin [m, d]. transformers pairs each element of a head's first half with one of its second half.
+    cos, sin [m, d]. As in transformers, each element of a head's first half is paired with one of its second half.
     """
     half = heads.shape[2] // 2
     first, second = heads[..., :half], heads[..., half:]
     sin_first, sin_second = sin[:, None, :half], sin[:, None, half:]
     torch.mul(heads, cos[:, None], out=into)
-    # The inverse of a rotation is its transpose, so it also maps the gradient of the output to that of the input.
+    # The inverse of a rotation is its transpose, so it also maps the output's gradient to the input's.
     if inverse:
         into[..., :half].addcmul_(second, sin_second)
         into[..., half:].addcmul_(first, sin_first, value=-1.0)
@@ -354,7 +356,7 @@ class _Projection(torch.autograd.Function):
         grad_norm, *grad_weights = (torch.zeros_like(weight) for weight in (norm, *weights))
         grad_biases = [None if bias is None else torch.zeros_like(bias) for bias in biases]
         for rows in _blocks(len(hidden)):
-            # Recomputed: it costs less than to keep [M, D] more for the backward pass.
+            # Recomputed, because that costs less than keeping another [M, D] for the backward pass.
             normed = _Normed.of(hidden[rows], norm, ctx.epsilon)
             grad_values = None
             for index, (grad, weight, bias) in enumerate(zip(grads, weights, grad_biases, strict=True)):
@@ -374,9 +376,9 @@ class _Projection(torch.autograd.Function):
 
 
 class _FeedForward(torch.autograd.Function):
-    """Everything after attention: output projection, RMSNorm and SwiGLU layer (Shazeer 2002.05202).
+    """The rest of a layer after attention: output projection, RMSNorm and SwiGLU (Shazeer 2002.05202).
 
-    Projection and SwiGLU layer each have a residual connection.
+    The projection and the SwiGLU part each have a residual connection.
     """
 
     @staticmethod
@@ -392,8 +394,8 @@ class _FeedForward(torch.autograd.Function):
         epsilon: float,
     ) -> Tensor:
         result = torch.empty_like(hidden)
-        # The backward pass needs the intermediate values of all tokens. Without one they are scratch memory, and one
-        # block's are overwritten by the next block's.
+        # The backward pass needs the intermediate values of all tokens. If there is none, a block's values are scratch
+        # memory, which the next block overwrites.
         tokens = len(hidden) if ctx is not None else min(_block_tokens(), len(hidden))
         middle, gates, ups = (hidden.new_empty(tokens, size) for size in (hidden.shape[1], len(gate), len(up)))
         for rows in _blocks(len(hidden)):

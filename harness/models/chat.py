@@ -1,4 +1,4 @@
-"""Chat templates of tokenizers: whether one belongs to its tokenizer, and which token ends an answer in it."""
+"""Chat templates of tokenizers: rendering, whether a template fits its tokenizer, and which token ends an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.errors import RefusedError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Markers that chat templates mean as one token each. Some models write the bars full-width.
+# Markers that chat templates intend as a single token. Some models write the bars full-width.
 _MARKER = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>|<(?:start|end)_of_\w+>")
 _TAG = re.compile(r"<[^<>\s]+>")
 _QUESTION, _ANSWER = "2+2=", "4 it is"
@@ -24,22 +24,21 @@ class TemplateCheck:
     """The result of checking a chat template."""
 
     turn_end: int | None
-    """Id of the token that the template writes after an answer; None if it writes none."""
+    """Id of the token that the template writes after an answer; None if it writes no token there."""
     split: tuple[str, ...]
-    """Markers of the template that the tokenizer does not know as one token."""
+    """The template's markers that the tokenizer splits into several tokens."""
 
     @property
     def fits(self) -> bool:
         """True if the template can be used.
 
-        Some models have no token for a role and spell it out (Zephyr). That does no harm as long as their answers end
-        with a token.
+        Some models have no token for a role and spell it out (Zephyr). That is harmless if a token ends their answers.
         """
         return not self.split or self.turn_end is not None
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], answer_follows: bool = True) -> str:
-    """Return the messages as the tokenizer's template writes them; raise RefusedError if it cannot."""
+    """Render the messages with the tokenizer's chat template. Raises RefusedError if the template rejects them."""
     from jinja2 import TemplateError
 
     try:
@@ -51,10 +50,10 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
 
 
 def between_answers(tokenizer: PreTrainedTokenizerBase, reply: str) -> str:
-    """Return the text that the tokenizer's template writes between an answer and the next one, when the user replies.
+    """Return the text that the template writes between two answers of the model, when the user replies in between.
 
-    It is the end of the answer, the reply, and the opening of the next answer. Raises RefusedError if the template
-    cannot write it.
+    It has the end of the first answer, the reply, and the start of the second. Raises RefusedError if the template
+    rejects these messages.
     """
     # A made-up exchange with a known answer: what follows that answer in the text is the wanted part.
     messages: list[Message] = [
@@ -71,7 +70,7 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> TemplateCheck:
     prompt = render_chat(tokenizer, [asked])
     answered = render_chat(tokenizer, [asked, {"role": "assistant", "content": _ANSWER}], answer_follows=False)
     markers = dict.fromkeys(_MARKER.findall(prompt + answered))
-    # Only a tag directly after the answer ends it; templates may put white space before it.
+    # Only a tag directly after the answer ends it. Templates may put white space in between.
     tag = _TAG.match(answered.rpartition(_ANSWER)[2].lstrip())
     return TemplateCheck(
         turn_end=None if tag is None else _token(tokenizer, tag[0]),
@@ -80,8 +79,8 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> TemplateCheck:
 
 
 def _token(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
-    """Return the id of a text that is one token, else None."""
+    """Return the id of the text's only token, or None if the text is not exactly one known token."""
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    # A text that the tokenizer does not know may also come out as one token, the unknown one.
+    # The unknown token also stands for an unknown text, so it counts only if the text is that token.
     known = len(ids) == 1 and (ids[0] != tokenizer.unk_token_id or text == tokenizer.unk_token)
     return int(ids[0]) if known else None

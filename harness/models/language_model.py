@@ -1,6 +1,6 @@
 """A causal language model with its tokenizer, loaded from any `model.source`.
 
-On loading, model, tokenizer and chat template are checked against each other: they must agree on the tokens.
+Loading checks that model, tokenizer and chat template agree on the tokens.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ ChatTemplate = Literal["auto", "tokenizer", "plain"]
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model in evaluation mode (dropout off: sampler and trainer must agree) and its tokenizer."""
+    """A model and its tokenizer. The model is in evaluation mode, since dropout would set sampler and trainer apart."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     wanted_chat_template: ChatTemplate = "auto"
-    """The knob `model.chat_template`; `chat_template` resolves it."""
+    """The knob `model.chat_template`, which the property `chat_template` resolves."""
     unknown_tokens: frozenset[int] = frozenset()
     """Ids that the tokenizer can produce but the model has no embedding for."""
     commit: str | None = None
-    """The commit of the hub repository that it was loaded from; None for other sources."""
+    """The commit of the hub repository that the model was loaded from; None for other sources."""
 
     @property
     def chat_template(self) -> Literal["tokenizer", "plain"]:
-        """The frame of messages: the tokenizer's own template, or `plain`, their contents joined by blank lines."""
+        """How messages are rendered: by the tokenizer's template, or `plain`, their contents joined by blank lines."""
         if self.wanted_chat_template == "auto":
             return "tokenizer" if self.tokenizer.chat_template else "plain"
         return self.wanted_chat_template
 
     @cached_property
     def template_check(self) -> TemplateCheck | None:
-        """The check of the tokenizer's chat template; None if the template is not used."""
+        """The result of checking the tokenizer's chat template; None if the template is not used."""
         return check_template(self.tokenizer) if self.chat_template == "tokenizer" else None
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """Every token that ends a completion, in ascending order.
+        """The ids of all tokens that end a completion, in ascending order.
 
-        These are the tokenizer's, those of the generation config, and the token that the chat template in use writes
-        after an answer.
+        They are the end tokens of the tokenizer and of the generation config, and the token that the chat template in
+        use writes after an answer.
         """
         configured = self.model.generation_config.eos_token_id if self.model.generation_config else None
         ids = configured if isinstance(configured, list) else [configured]
@@ -66,24 +66,25 @@ class LanguageModel:
 
     @property
     def pad_token_id(self) -> int:
-        """The id in padded positions. They are masked everywhere, so any valid id serves if none is defined."""
+        """The id for padding. If the tokenizer defines none, any valid id will do, because padding is always masked."""
         pad = self.tokenizer.pad_token_id
         return self.eos_token_ids[0] if pad is None else int(pad)
 
     @property
     def context_tokens(self) -> int | None:
-        """The most tokens of a prompt with its completion; None if the model's config names no limit."""
+        """The maximum number of tokens of a prompt and its completion; None if the model's config has no limit."""
         return getattr(self.model.config, "max_position_embeddings", None)
 
     def longest(self, prompts: Iterable[str | list[Message]]) -> int:
-        """Return the number of tokens of the longest of some prompts."""
+        """Return the number of tokens of the longest prompt."""
         return max(len(self.encode(prompt)) for prompt in prompts)
 
     def encode(self, prompt: str | list[Message]) -> list[int]:
-        """Return the token ids of a rendered prompt, with messages framed by `chat_template`.
+        """Return the token ids of a prompt: a text, or messages that `chat_template` renders.
 
-        A text gets the tokens that the tokenizer puts before every text; the tokenizer's chat template writes its own.
-        Raises RefusedError for messages that the template cannot write, and for a token that the model does not know.
+        A text gets the special tokens that the tokenizer adds to every text. The tokenizer's chat template writes its
+        own special tokens.
+        Raises RefusedError if the template rejects the messages, or if the model has no embedding for a token.
         """
         if isinstance(prompt, str):
             ids = self.tokenizer(prompt)["input_ids"]
@@ -94,7 +95,7 @@ class LanguageModel:
         return self._known(ids, prompt)
 
     def _known(self, ids: Sequence[int], text: str | list[Message]) -> list[int]:
-        """Return the token ids of a text. Raises RefusedError for a token that the model does not know."""
+        """Return the ids as a list. Raises RefusedError if the model has no embedding for one of them."""
         unknown = self.unknown_tokens.intersection(ids)
         if unknown:
             raise RefusedError(
@@ -103,26 +104,27 @@ class LanguageModel:
         return list(ids)
 
     def encode_completion(self, text: str) -> list[int]:
-        """Return the token ids of a given completion as training data: its text and one end-of-sequence token.
+        """Return the token ids of a given completion as training data: its text, then one end-of-sequence token.
 
-        That token is the tokenizer's own if it has one.
+        That token is the tokenizer's own, or if the tokenizer has none, the first of `eos_token_ids`.
         """
         own = self.tokenizer.eos_token_id
         return [*self.encode_text(text), self.eos_token_ids[0] if own is None else int(own)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Return the token ids of a text that continues another, without special tokens around it.
+        """Return the token ids of a text that continues another text, without added special tokens.
 
-        Raises RefusedError for a token that the model does not know.
+        Raises RefusedError if the model has no embedding for a token.
         """
         return self._known(self.tokenizer(text, add_special_tokens=False)["input_ids"], text)
 
     def encode_reply(self, text: str, in_chat: bool, behind: int) -> list[int]:
         """Return the token ids of an environment's reply between two turns of the model.
 
-        in_chat: the reply is framed as the next message, with the opening of the model's turn; otherwise it stays as it
-        is. behind: the last token of the model's turn. If the frame begins with that token, it is not repeated. Raises
-        RefusedError for a chat template that cannot write another message.
+        in_chat: render the reply as the next message, followed by the start of the model's turn. If False, the reply is
+        inserted unchanged.
+        behind: the last token of the model's turn. If the rendered reply begins with this token, it is not repeated.
+        Raises RefusedError if the chat template rejects another message.
         """
         if not in_chat:
             return self.encode_text(text)
@@ -134,12 +136,12 @@ class LanguageModel:
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids without special tokens.
 
-        Ids that only the model knows (padded embeddings) have no text.
+        Ids that the tokenizer does not know, from padded embeddings, have no text.
         """
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def remarks(self) -> list[str]:
-        """Return what the model's files left open and how it was decided, for the user and for the record."""
+        """Return sentences on what the model's files leave open and how bench decided, for users and records."""
         tokenizer, check = self.tokenizer, self.template_check
         if check is None:
             has = "has one, but plain is asked for" if tokenizer.chat_template else "has none"
@@ -148,7 +150,7 @@ class LanguageModel:
             remarks = ["chat template: the tokenizer's"]
             if check.split:
                 remarks.append(f"its chat template spells {', '.join(check.split)} out in several tokens")
-            # Under `plain`, the end tokens are those that the files name themselves.
+            # With `plain`, the end tokens are only those that the files define.
             named_ends = replace(self, wanted_chat_template="plain").eos_token_ids
             if check.turn_end is not None and check.turn_end not in named_ends:
                 token = tokenizer.convert_ids_to_tokens(check.turn_end)
@@ -166,7 +168,7 @@ class LanguageModel:
         return remarks
 
     def account(self) -> dict[str, object]:
-        """Return what the records keep about the model besides its source."""
+        """Return the facts about the model, other than its source, that records keep."""
         return {
             "architecture": type(self.model).__name__,
             "parameters": self.model.num_parameters(),
@@ -193,8 +195,8 @@ def load_model(
 ) -> LanguageModel:
     """Load `model.source` onto a device, with weights in this dtype.
 
-    Raises RefusedError, with the remedy, for a source that is missing, unreachable, damaged or not to be trusted.
-    Raises it also for a model, a tokenizer and a chat template that do not belong together.
+    Raises RefusedError if the source is missing, unreachable or damaged, needs code that is not trusted, or if its
+    model, tokenizer and chat template do not belong together.
     """
     from harness.models.loading import hub_commit, load_pretrained
 
@@ -205,7 +207,7 @@ def load_model(
         model, tokenizer = tiny_model(seed=0).to(dtype), tiny_tokenizer()
     else:
         model, tokenizer = load_pretrained(parsed, dtype, trust_remote_code)
-    # Computed before the vocabulary is checked: these tokens may lack an embedding, all others may not.
+    # Computed before the vocabulary check, because only these tokens may lack an embedding.
     unknown = placeholders(model, tokenizer)
     language_model = LanguageModel(model, tokenizer, chat_template, unknown, hub_commit(parsed))
     try:
@@ -217,7 +219,7 @@ def load_model(
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """Return the blake2b digest of names and bytes of weights, in the order of their names."""
+    """Return the blake2b digest of the weights' names and bytes, in the order of their names."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(weights):
         digest.update(name.encode())
@@ -226,18 +228,18 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def weight_version(model: nn.Module) -> int:
-    """Return a count that grows with every in-place write to a weight or buffer.
+    """Return a counter that grows with every in-place write to a weight or buffer of the model.
 
-    The write may be by an optimiser, by `load_state_dict` or by hand. torch counts the writes to each tensor, except
-    those through `.data` and by fused optimisers. The versions of two different models do not compare.
+    The write may come from an optimiser, `load_state_dict` or any other code. torch does not count writes through
+    `.data` and by fused optimisers. Versions of different models are not comparable.
     """
     return sum(tensor._version for tensor in chain(model.parameters(), model.buffers()))
 
 
 def require_matching_vocabulary(language_model: LanguageModel) -> None:
-    """Raise RefusedError if model and tokenizer disagree on the tokens in use, or if no token ends a completion.
+    """Raise RefusedError if model, tokenizer and chat template do not fit, or if no token ends a completion.
 
-    More embeddings than tokens are fine: models pad them.
+    The model may have more embeddings than the tokenizer has tokens, because models pad them.
     """
     tokenizer, size = language_model.tokenizer, vocabulary_size(language_model.model)
     if language_model.chat_template == "tokenizer" and not tokenizer.chat_template:
@@ -259,13 +261,13 @@ def require_matching_vocabulary(language_model: LanguageModel) -> None:
             raise RefusedError(
                 "models.special_token_outside_vocabulary", special=name, token_id=token_id, last_id=size - 1
             )
-    # Any text shows whether the tokenizer appends an end-of-sequence token.
+    # A tokenizer that appends an end-of-sequence token does so to any text, so one text is enough.
     if tokenizer("0")["input_ids"][-1] in ends:
         raise RefusedError("models.end_token_after_prompts")
 
 
 def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, source: str) -> None:
-    """Raise RefusedError unless teacher and student have one vocabulary; source: the teacher's, for the message."""
+    """Raise RefusedError unless teacher and student share a vocabulary. source: the teacher's, for the message."""
     own, others = student.tokenizer.get_vocab(), teacher.tokenizer.get_vocab()
     if own == others:
         return
@@ -288,9 +290,9 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 
 
 def placeholders(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the special tokens that have no embedding.
+    """Return the ids of the special tokens that have no embedding.
 
-    They stand for other media, which a text-only model leaves out (Gemma 3's <image_soft_token>).
+    They stand for other media, which a text-only model does not support (Gemma 3's <image_soft_token>).
     """
     size = vocabulary_size(model)
     return frozenset(
@@ -299,14 +301,14 @@ def placeholders(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""The character that a decoder writes for the bytes of an incomplete character."""
+"""The character that decoders write in place of an incomplete character."""
 
 
 class TokenCharacters:
-    """Counts the characters that each token of a completion wrote, for any tokenizer that can decode.
+    """Counts the characters that each token adds to a completion's text, using only the tokenizer's `decode`.
 
-    Most tokens write the same text at every position after the first, and this text is remembered. A completion whose
-    text is not the sum of the remembered pieces is decoded token by token.
+    Most tokens add the same text at every position after the first, so this text is cached. If the cached pieces of a
+    completion do not add up to its text, the completion is decoded token by token.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
@@ -316,7 +318,7 @@ class TokenCharacters:
     def of(self, tokens: Sequence[int], text: str) -> list[int]:
         """Return how many characters of `text`, which is decode(tokens), each token completes.
 
-        The counts add up to its length. A special token, and a token that only begins a character, completes none.
+        The counts add up to the length of `text`. Special tokens, and tokens that only begin a character, count 0.
         """
         if not tokens:
             return []
@@ -326,15 +328,15 @@ class TokenCharacters:
         return self._one_by_one(tokens, text)
 
     def _piece(self, token: int) -> str:
-        """Return the text of a token after another: some tokenizers drop the space before the first one."""
+        """Return the text of a token that follows another. Some tokenizers drop the space before the first token."""
         if token not in self._pieces:
             self._pieces[token] = self._decode([token, token])[len(self._decode([token])) :]
         return self._pieces[token]
 
     def _one_by_one(self, tokens: Sequence[int], text: str) -> list[int]:
-        """Count characters as text is streamed, token by token.
+        """Count characters token by token, like a decoder that streams text.
 
-        A token counts what it adds to the text of the tokens since the last but one that completed a character.
+        Each step decodes only the tokens since the last but one token that completed a character.
         """
         counts: list[int] = []
         start = complete = written = 0
@@ -347,19 +349,19 @@ class TokenCharacters:
             counts.append(len(added))
             written += len(added)
             start, complete = complete, end
-        # Text that no token completes, such as half a character at the limit, goes to the last token.
+        # Text that no token completes, such as half a character at the token limit, is credited to the last token.
         counts[-1] += len(text) - written
         return counts
 
 
 class PromptTooLongError(RefusedError):
-    """A prompt leaves no room for its completion in the model's context."""
+    """A prompt is empty, or leaves no room for its completion in the model's context."""
 
 
 def require_answerable(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_completion_tokens: int) -> None:
-    """Raise PromptTooLongError if a prompt has no tokens or no room.
+    """Raise PromptTooLongError if a prompt has no tokens, or with its completion exceeds the model's context.
 
-    Raises ValueError without prompts, or if max_completion_tokens is below 1.
+    Raises ValueError if there are no prompts or max_completion_tokens is below 1.
     """
     if not prompts:
         raise ValueError("generate was given no prompts; it needs at least one")
@@ -371,8 +373,8 @@ def require_answerable(model: PreTrainedModel, prompts: Sequence[Sequence[int]],
 
 
 def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_completion_tokens: int) -> None:
-    """Raise PromptTooLongError if such a prompt and completion exceed the model's context."""
-    # Without this field the context counts as unlimited.
+    """Raise PromptTooLongError if a prompt and a completion of these lengths exceed the model's context."""
+    # If the config lacks this field, the context counts as unlimited.
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and longest_prompt_tokens + max_completion_tokens > context:
         room = context - longest_prompt_tokens

@@ -1,4 +1,4 @@
-"""Loads a model and its tokenizer through transformers, and explains why a source does not load."""
+"""Loads a model and its tokenizer through transformers, and explains why a source cannot be loaded."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def load_pretrained(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model onto the CPU, with weights in this dtype, and its tokenizer.
 
-    Raises RefusedError for a source that is missing, unreachable, damaged or incomplete. Raises it also for a source
-    that is not a causal language model, or that brings code of its own which is not trusted.
+    Raises RefusedError if the source is missing, unreachable, damaged or incomplete, is not a causal language model, or
+    contains code while trust_remote_code is False.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     where = _where(parsed) | {"trust_remote_code": trust_remote_code}
     with _quietly(), offline_without_network() if parsed.kind == "hf" else nullcontext():
-        # The parts are loaded one by one, so that an error names the part that failed.
+        # The parts are loaded separately, so that an error names the part that failed.
         with _refusing(parsed, "config"):
             config = AutoConfig.from_pretrained(**where)
         with _refusing(parsed, "tokenizer"):
@@ -43,7 +43,7 @@ def load_pretrained(
             model, info = AutoModelForCausalLM.from_pretrained(
                 **where, config=config, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
             )
-    # transformers fills weights that a file lacks, or has in another size, with random numbers.
+    # transformers initialises weights at random if the file lacks them or has them in another size.
     for what, names in (("lacks", info["missing_keys"]), ("has other sizes for", info["mismatched_keys"])):
         if names:
             listed = sorted(name if isinstance(name, str) else name[0] for name in names)
@@ -61,8 +61,8 @@ def load_pretrained(
 def require_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise RefusedError if the folder's weights cannot belong to a model with these shapes.
 
-    That is so if it holds adapters, or no weights in safetensors. It is also so if a file is incomplete, or holds a
-    named weight in another shape. Only the headers of the files are read.
+    This is raised if the folder contains adapters or no safetensors, or if a file is incomplete or has a weight of
+    another shape. Only the headers of the files are read.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -92,9 +92,9 @@ def _require_weights(folder: Path) -> None:
 
 
 def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights that `save_pretrained` wrote into a folder, for this model, on the CPU and in its dtype.
+    """Return the weights that `save_pretrained` wrote into a folder, on the CPU and in the model's dtype.
 
-    Raises RefusedError for a folder that holds no safetensors, adapters only, or weights of another shape.
+    Raises RefusedError if the folder contains adapters or no safetensors, or weights that do not fit the model.
     """
     from safetensors import SafetensorError
 
@@ -129,7 +129,7 @@ def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def hub_commit(parsed: ModelSource) -> str | None:
-    """Return the commit that was loaded from the hub, whatever branch or tag was requested; None for other sources."""
+    """Return the commit that a hub source's branch or tag resolved to, or None if the source is not on the hub."""
     from transformers.utils.hub import cached_file, extract_commit_hash
 
     if parsed.kind != "hf":
@@ -149,7 +149,7 @@ def _where(parsed: ModelSource) -> dict[str, object]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Hide progress bars, and warnings about faults that are refused here in a sentence."""
+    """Hide transformers' progress bars, and its warnings about faults that raise RefusedError here."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -188,7 +188,7 @@ def _refusal(parsed: ModelSource, part: Part, error: Exception) -> RefusedError:
 
 
 def _unquantised(model: PreTrainedModel, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the same model without the mark of a quantised one, which forbids saving it."""
+    """Return the same model without its quantization config, because transformers refuses to save a quantised model."""
     from transformers import AutoModelForCausalLM
 
     config.quantization_config = None
@@ -202,9 +202,10 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 def gguf_architecture(path: Path) -> tuple[str, bool]:
-    """Return `general.architecture` of a whole GGUF file, and whether the file holds a tokenizer.
+    """Return a GGUF file's `general.architecture`, and whether the file contains a tokenizer.
 
-    Reading it takes seconds. Raises RefusedError if the file is damaged, or the package `gguf` is missing.
+    This reads the complete file, which takes seconds. Raises RefusedError if the file is damaged or the package `gguf`
+    is not installed.
     """
     try:
         from gguf import GGUFReader

@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, Hu et al. 2106.09685) through peft: W x + (alpha / rank) B A x, with only A and B trained.
 
-`add_adapters` puts them on a model, and `reset_adapters` sets them from a seed. `merged_copy` returns the plain model
-that the adapted one is equal to, for engines to sample from.
+`add_adapters` adds adapters to a model, and `reset_adapters` initialises them from a seed. `merged_copy` returns an
+equivalent model without adapters, for engines to sample from.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class AdaptedLayer:
     """A linear layer of a model and its trained adapter."""
 
     name: str
-    """Within the model."""
+    """The layer's name within the model."""
     base: nn.Linear
-    """The layer itself, frozen."""
+    """The frozen layer itself."""
     A: nn.Parameter
     """[rank, inputs]."""
     B: nn.Parameter
@@ -42,38 +42,38 @@ class AdaptedLayer:
     """alpha / rank."""
 
     def merged_weight(self) -> Tensor:
-        """Return base + scale * B A [outputs, inputs], computed in float32 and rounded to the base's dtype once."""
+        """Return base + scale * B A [outputs, inputs], computed in float32 and rounded once to the base's dtype."""
         weight = self.base.weight
         return torch.addmm(weight.float(), self.B.float(), self.A.float(), alpha=self.scale).to(weight.dtype)
 
 
 def add_adapters(model: PreTrainedModel, lora: Lora) -> PreTrainedModel:
-    """Return the same model with adapters, which `reset_adapters` sets.
+    """Return a copy of the model with adapters, which `reset_adapters` must still initialise.
 
-    It shares every weight with `model`; these take no gradient from then on, in either. Adapters are in the dtype of
-    what they adapt. Raises RefusedError if peft is not installed, or if a name in lora.target_modules is not a linear
-    layer.
+    The copy shares all weights with `model`. From then on, these weights are frozen in both. An adapter has the dtype
+    of the layer that it adapts.
+    Raises RefusedError if peft is not installed, or if a name in lora.target_modules is not a linear layer.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise RefusedError("models.peft_not_installed") from None
     _require_targets(model, lora)
-    # Weights that the memo already holds are shared instead of copied.
+    # deepcopy shares the objects that are already in its memo, here all weights.
     adapted: PreTrainedModel = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
     adapted.requires_grad_(False)
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), lora_dropout=0.0)
-    # peft samples A from the global generator, which must stay as it was. `reset_adapters` sets A from the seed.
+    # peft initialises A from the global generator, whose state must not change. `reset_adapters` overwrites A.
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(config, adapted.get_decoder(), _ADAPTER)
     return adapted
 
 
 def reset_adapters(model: PreTrainedModel, seed: int) -> None:
-    """Set A to the initial values of the seed and B to zero, so that the model equals its base.
+    """Initialise A from the seed and set B to zero, so that the model equals its base.
 
-    A is uniform in +-1 / sqrt(inputs), as in peft and the reference implementation, and depends on the seed alone.
-    Layers of two models that have the same name and shape get the same A.
+    A is uniform in +-1 / sqrt(inputs), as in peft and the reference implementation. It depends only on the seed and on
+    the layer's name and shape.
     """
     with torch.no_grad():
         for layer in adapted_layers(model):
@@ -88,7 +88,7 @@ def has_adapters(model: PreTrainedModel) -> bool:
 
 
 def adapted_layers(model: PreTrainedModel) -> list[AdaptedLayer]:
-    """Return the adapted layers of a model that `add_adapters` made, or of a copy of it."""
+    """Return the adapted layers of a model from `add_adapters`, or of a copy of such a model."""
     from peft.tuners.lora import LoraLayer
 
     return [
@@ -105,21 +105,21 @@ def adapted_layers(model: PreTrainedModel) -> list[AdaptedLayer]:
 
 
 def remove_adapters(model: PreTrainedModel) -> None:
-    """Replace adapted layers by their bases, in place."""
+    """Replace each adapted layer by its base layer, in place."""
     for layer in adapted_layers(model):
         model.set_submodule(layer.name, layer.base)
     del model.get_decoder().peft_config
 
 
 class MergedWeights:
-    """A plain copy of an adapted model, with the weights of the base plus the adapters' product.
+    """A copy of an adapted model without adapters, whose weights are base + scale * B A.
 
-    Weights that are not adapted are shared, since training never writes to them. Merging in place and back again would
-    drift by rounding. Here the base is never written, and each merge begins from it.
+    Weights without adapters are shared with the adapted model, because training never writes to them. Each merge starts
+    from the base, which is never changed. Merging in place and undoing it would drift by rounding.
     """
 
     def __init__(self, adapted: PreTrainedModel) -> None:
-        # No reference to the adapted model itself: it is the weak key under which this object is kept.
+        # This object must not refer to the adapted model, which is its weak key in `_merged`.
         self._layers = adapted_layers(adapted)
         self._sources = nn.ParameterList(
             weight for layer in self._layers for weight in (layer.base.weight, layer.A, layer.B)
@@ -133,7 +133,7 @@ class MergedWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Merge again if an adapter or its base has been written since the last time."""
+        """Merge again if an adapter or its base has changed since the last merge."""
         version = weight_version(self._sources)
         if version == self._version:
             return
@@ -146,7 +146,7 @@ _merged: WeakKeyDictionary[PreTrainedModel, MergedWeights] = WeakKeyDictionary()
 
 
 def merged_copy(adapted: PreTrainedModel) -> MergedWeights:
-    """Return the merged copy of an adapted model: one for all engines over it."""
+    """Return the merged copy of an adapted model. All engines for this model share it."""
     if adapted not in _merged:
         _merged[adapted] = MergedWeights(adapted)
     return _merged[adapted]

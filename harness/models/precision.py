@@ -1,4 +1,4 @@
-"""Precisions besides the model's own: an output head that multiplies in float32, and a copy in another dtype.
+"""Other precisions than the model's own: an output head that multiplies in float32, and a copy in another dtype.
 
 Shapes: D hidden size, V vocabulary.
 """
@@ -21,26 +21,26 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Float32Head(nn.Linear):
-    """An output head whose weights have the model's dtype and whose product is in float32.
+    """An output head with weights in the model's dtype that computes its logits in float32.
 
-    MiniMax-M1 (2506.13585, section 3.2) and ScaleRL (2510.13786) use one: rounding logits to bfloat16 causes most of
-    the disagreement between sampler and trainer.
+    MiniMax-M1 (2506.13585, section 3.2) and ScaleRL (2510.13786) use such a head. They find that rounding logits to
+    bfloat16 causes most of the disagreement between sampler and trainer.
     """
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the logits [..., V] in float32 of hidden states [..., D]."""
+        """Return float32 logits [..., V] for hidden states [..., D]."""
         return float32_linear(hidden, self.weight, self.bias)
 
 
 def set_head_dtype(model: PreTrainedModel, head_dtype: Literal["model", "float32"]) -> None:
-    """Let the output head multiply as `model.head_dtype` says, in place; it keeps its weights.
+    """Make the output head compute in the dtype that `model.head_dtype` names, in place. Its weights do not change.
 
-    A head that is no plain linear layer is left alone: `harness.training.token_scores` refuses it.
+    A head that is not a plain linear layer is left as it is. `harness.training.token_scores` refuses such a head.
     """
     head, wanted = model.get_output_embeddings(), Float32Head if head_dtype == "float32" else nn.Linear
     if type(head) not in (nn.Linear, Float32Head) or type(head) is wanted:
         return
-    # On the meta device no memory is taken for weights that are replaced at once.
+    # Created on the meta device, so that no memory is allocated for weights that are replaced at once.
     other = wanted(head.in_features, head.out_features, bias=head.bias is not None, device="meta")
     other.weight, other.bias = head.weight, head.bias
     model.set_output_embeddings(other.train(head.training))
@@ -52,22 +52,22 @@ def float32_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
 
 
 class RoundedWeights:
-    """A copy of a model in another dtype, which takes over the model's weights after they have been written.
+    """A copy of a model in another dtype, which `refresh` brings up to date with the model's weights.
 
-    Buffers keep their dtype: angles of rotary embeddings are computed in float32 whatever the weights are.
+    Buffers keep their dtype, because the angles of rotary embeddings are computed in float32 whatever the weights are.
     """
 
     def __init__(self, source: PreTrainedModel, dtype: torch.dtype) -> None:
         self._source = nn.ParameterList(source.parameters())
         rounded = {id(weight): nn.Parameter(weight.detach().to(dtype), requires_grad=False) for weight in self._source}
-        # The memo maps each weight to its rounded copy, so no weight is copied in its full size.
+        # deepcopy's memo maps each weight to its rounded copy, so no weight is copied at full precision.
         self.model: PreTrainedModel = copy.deepcopy(source, dict(rounded))
         self._copies: list[Tensor] = [rounded[id(weight)] for weight in self._source]
         self._version = weight_version(self._source)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Round the weights again if one has been written since the last time."""
+        """Round the weights again if any has changed since the last call."""
         version = weight_version(self._source)
         if version == self._version:
             return

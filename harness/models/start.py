@@ -1,7 +1,7 @@
-"""The starting weights of cells: loaded once by each worker, and copied back before each cell.
+"""The starting weights of cells: loaded once by each worker, and restored before each cell.
 
-A cell's model may have adapters and activation checkpointing. With the latter, a decoder layer's activations are
-recomputed in the backward pass instead of being kept.
+A cell's model may have adapters and activation checkpointing. With activation checkpointing, the backward pass
+recomputes a decoder layer's activations instead of keeping them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
 
 
 class StartingPoint:
-    """Holds the models of the last cell, so that the next cell need not load them again.
+    """Keeps the models of the last cell, so that the next cell need not load them again.
 
-    These are the last model, an untouched copy of its weights in the host's memory, its last adapters, and the last
-    frozen generator and teacher. There is one set of weights: `get` and `for_training` return models that share it, and
-    the next call of either resets it.
+    It keeps the last model, an unchanged copy of its weights in the host's memory, its last adapters, and the last
+    frozen generator and teacher. `get` and `for_training` return models that share one set of weights. Each call of
+    either resets these weights.
     """
 
     def __init__(self) -> None:
@@ -45,16 +45,17 @@ class StartingPoint:
         self._frozen: dict[str, tuple[_Loaded, LanguageModel]] = {}
 
     def get(self, spec: RunSpec, source: str, float32: bool = False) -> LanguageModel:
-        """Return the model of a source with its starting weights, without adapters, on the spec's device.
+        """Return the source's model with its starting weights, on the spec's device and without adapters.
 
-        The device `auto` is cuda if there is one. The dtype is the spec's or float32. Raises RefusedError for a source
-        that cannot be loaded or a device that is missing.
+        The device `auto` means cuda if there is a CUDA device.
+        float32: load the weights in float32 instead of the spec's dtype.
+        Raises RefusedError if the source cannot be loaded or the device is missing.
         """
         device = _device(spec.train.device)
         dtype = torch.float32 if float32 else DTYPES[dtype_on(device, spec.model.dtype)]
         loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
         if self._language_model is None or self._loaded != loaded:
-            # Free the last one first: memory may not hold both.
+            # Free the last model first, because both may not fit in memory.
             self._language_model, self._adapted, self._weights = None, None, {}
             self._language_model = load_model(*loaded)
             self._weights = {
@@ -62,7 +63,7 @@ class StartingPoint:
             }
             self._loaded = loaded
         model = self._language_model.model
-        # Written in place: the adapted copy shares these tensors.
+        # Written in place, because the adapted copy shares these tensors.
         for name, weight in model.state_dict().items():
             weight.copy_(self._weights[name], non_blocking=True)
         model.zero_grad(set_to_none=True)
@@ -72,15 +73,15 @@ class StartingPoint:
         return self._language_model
 
     def release(self) -> None:
-        """Forget all models: another program needs the memory of the machine."""
+        """Free all models, because another program needs the machine's memory."""
         self.__init__()  # type: ignore[misc]
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def generator(self, spec: RunSpec) -> LanguageModel | None:
-        """Return the frozen model that the spec's `reward.vr_cli.generator` names, or None if it names none.
+        """Return the frozen model that the spec's `reward.vr_cli.generator` names, or None if the spec needs none.
 
-        It is on the device and in the dtype of the policy. Raises as `get`.
+        The model has the policy's device and dtype. Raises RefusedError as `get` does.
         """
         source = spec.reward.generator
         if source is None:
@@ -88,14 +89,15 @@ class StartingPoint:
         return self._kept_frozen("generator", spec, source, "auto")
 
     def for_training(self, spec: RunSpec, source: str) -> LanguageModel:
-        """Return the model as `get` does, ready for training: with the spec's adapters and activation checkpointing.
+        """Return the model of `get`, ready for training: with the spec's adapters and activation checkpointing.
 
-        The spec's seed sets the adapters. Raises RefusedError also for adapters that cannot be put on this model.
+        The adapters are initialised from the spec's seed. Raises RefusedError as `get` does, or if the adapters do not
+        fit this model.
         """
         language_model = self.get(spec, source)
         lora = spec.model.lora
         if isinstance(lora, Lora):
-            # The head is part of the key: a copy with adapters has a head module of its own.
+            # The head is part of the key, because a copy with adapters has its own head module.
             made_for = (lora, spec.model.head_dtype)
             if self._adapted is None or self._adapted[0] != made_for:
                 self._adapted = (made_for, add_adapters(language_model.model, lora))
@@ -107,21 +109,21 @@ class StartingPoint:
         return language_model
 
     def teacher(self, spec: RunSpec, source: str) -> LanguageModel:
-        """Return the frozen teacher of this source, on the device and in the dtype of the trained model.
+        """Return the frozen teacher from this source, with the trained model's device and dtype.
 
-        The last teacher is kept for the next cell. Raises RefusedError as `get`.
+        The last teacher is kept for the next cell. Raises RefusedError as `get` does.
         """
         return self._kept_frozen("teacher", spec, source, spec.model.chat_template)
 
     def _kept_frozen(
         self, role: Literal["generator", "teacher"], spec: RunSpec, source: str, chat_template: ChatTemplate
     ) -> LanguageModel:
-        """Return the frozen model of a source; each role keeps its model until another one is requested."""
+        """Return the source's frozen model. Each role keeps its last model until another model is requested."""
         device = _device(spec.train.device)
         dtype = DTYPES[dtype_on(device, spec.model.dtype)]
         loaded: _Loaded = (source, device, dtype, chat_template, spec.model.trust_remote_code)
         if role not in self._frozen or self._frozen[role][0] != loaded:
-            # Free the old one first: memory may not hold both.
+            # Free the old model first, because both may not fit in memory.
             self._frozen.pop(role, None)
             language_model = load_model(*loaded)
             language_model.model.requires_grad_(False)
@@ -132,14 +134,14 @@ class StartingPoint:
 
 
 def _host_copy(weight: Tensor) -> Tensor:
-    """Copy a weight to the host: a GPU's into pinned memory, from where it returns without waiting."""
+    """Copy a weight to the host. A GPU's weight goes to pinned memory, so that it can be copied back asynchronously."""
     return torch.empty(weight.shape, dtype=weight.dtype, pin_memory=weight.is_cuda).copy_(weight)
 
 
 def _device(device: str) -> str:
-    """Return `cpu` or `cuda`, and raise RefusedError if there is no CUDA device but the spec wants one.
+    """Return "cpu" or "cuda", and limit this process to its GPU and its share of that GPU's memory.
 
-    From now on, this process takes no more of a GPU's memory than its share, and sees no other GPU.
+    Raises RefusedError if the spec wants a CUDA device and there is none.
     """
     device = device_kind(show_only(device), torch.cuda.is_available)
     if device == "cpu":
@@ -152,11 +154,11 @@ def _device(device: str) -> str:
 
 
 def set_activation_checkpointing(model: PreTrainedModel, on: bool) -> None:
-    """Mark the model's layers, in place; raise RefusedError for an architecture that transformers does not checkpoint.
+    """Switch activation checkpointing on or off, by setting an attribute of the model's layers.
 
-    transformers heeds the mark only in training mode, where dropout acts too. Models are in evaluation mode here, and
-    `harness.training.prefix_attention` heeds the mark in training passes. Sampling from the same layers is not
-    affected.
+    transformers reads the attribute only in training mode, which also turns dropout on. Models are in evaluation mode
+    here, so `harness.training.prefix_attention` reads it in training passes. Sampling is not affected.
+    Raises RefusedError if transformers does not support checkpointing for this architecture.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

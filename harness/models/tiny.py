@@ -1,7 +1,7 @@
 """The tiny model, untrained: a Llama of about 0.23M parameters over characters.
 
-`builtin:tiny` holds its trained weights. Two layers suffice for running sums of single digits, and few layers keep the
-overhead for each token low on a CPU.
+`builtin:tiny` is the same model with trained weights. Two layers are enough for running sums of single digits, and few
+layers mean little overhead per token on a CPU.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ VOCABULARY = [PAD, EOS, UNKNOWN, *CHARACTERS]
 
 
 def tiny_tokenizer(vocab_size: int = len(VOCABULARY)) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token per character, which adds no token around a text.
+    """Return a tokenizer with one token per character, which adds no special tokens.
 
-    Tokens beyond the vocabulary are words that no text is encoded to.
+    vocab_size: if it exceeds the vocabulary, the additional tokens are never produced by encoding.
     """
     words = [*VOCABULARY, *(f"[{number}]" for number in range(len(VOCABULARY), vocab_size))]
     vocabulary = {token: index for index, token in enumerate(words)}
@@ -32,7 +32,7 @@ def tiny_tokenizer(vocab_size: int = len(VOCABULARY)) -> PreTrainedTokenizerFast
 
 
 def tiny_model(seed: int) -> LlamaForCausalLM:
-    """Return the model with random weights, fixed by the seed; torch's global generator is left as it was."""
+    """Return the model with random weights from the seed. torch's global generator does not change."""
     config = LlamaConfig(
         vocab_size=len(VOCABULARY),
         hidden_size=96,

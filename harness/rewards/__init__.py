@@ -1,8 +1,7 @@
 """The reward of a completion: a weighted sum of parts.
 
-A part is a subclass of `RewardPart`, in `harness/rewards/parts/` or in a plug-in. Or it is a function of the user's
-own, which `reward.parts` names by `module:function`: `(group: Sequence[Attempt], context: RewardContext) ->
-list[float]`.
+A part is a subclass of `RewardPart`, in `harness/rewards/parts/` or in a plug-in. It may also be a user's function
+`(group: Sequence[Attempt], context: RewardContext) -> list[float]`, which `reward.parts` names as `module:function`.
 """
 
 from harness.rewards.base import PARTS, Attempt, RewardContext, RewardPart

@@ -1,4 +1,4 @@
-"""The interface of reward parts: what a part is and what it gets; and the registry of all parts."""
+"""The interface of reward parts, the attempts and context that they receive, and the registry of all parts."""
 
 from __future__ import annotations
 
@@ -25,82 +25,83 @@ class Attempt:
 
     problem: Problem
     sample: int
-    """Its number in the group of its prompt, from 0."""
+    """The attempt's number within its prompt's group, from 0."""
     text: str
     n_tokens: int
-    """Its length, with the end-of-sequence token."""
+    """The completion's length, including the end-of-sequence token."""
     truncated: bool
-    """True if the limit ended it."""
+    """True if the token limit was reached."""
     verdict: Verdict
     mean_logp: float
-    """Mean log-prob of its tokens under the sampler, in nats."""
+    """Mean log-prob of the completion's tokens under the sampler, in nats."""
     answer_logp: float = math.nan
-    """Log-likelihood of the gold answer after the completion's reasoning, under the policy, in nats, summed over
-    tokens. NaN if no part needs it (`RewardPart.gold_scored_by`)."""
+    """Log-likelihood of the gold answer after the completion's reasoning, under the policy: nats, summed over tokens.
+    NaN if no part needs it (`RewardPart.gold_scored_by`)."""
     perplexity_improvement: float = math.nan
-    """Relative improvement of the gold text's perplexity by the reasoning, under a frozen model (2503.22828), at most
-    1. NaN if no part needs it (`RewardPart.gold_scored_by`)."""
+    """How much the reasoning improves a frozen model's perplexity of the gold text, as a fraction of at most 1
+    (2503.22828). NaN if no part needs it (`RewardPart.gold_scored_by`)."""
     scores: Mapping[str, object] = field(default_factory=dict)
-    """Scores by models other than the policy, by the name of the reward part that has the model."""
+    """Name of a reward part with a scoring model -> that model's score."""
     rule_verdict: Verdict | None = None
     """The verdict of the task's own grader, if `verdict` is a judge's and the task has a grader."""
     turns: Sequence[Turn] = ()
-    """Those of a completion that an environment answers. Its words are not in the text; the last turn is graded."""
+    """The model's turns, if the task has an environment. `text` excludes the environment's words. The last turn is
+    graded."""
 
 
 @dataclass(frozen=True)
 class RewardContext:
-    """What the attempts of one step have in common."""
+    """Facts that all attempts of a step share."""
 
     step: int
-    """Counts rollout batches from 1."""
+    """The number of the rollout batch, from 1."""
     seed: int
     max_completion_tokens: int
     options: RewardOptions
     """The section `reward` of the spec. The options of a part are an attribute of it, e.g.
     `context.options.kimi_length.from_step`."""
     overlong: Overlong
-    """That knob of a policy-gradient objective; its default for an objective on pairs."""
+    """The knob `objective.overlong`, or its default if the objective is on pairs."""
     credit: Credit
-    """That knob, or its default, likewise."""
+    """The knob `objective.credit`, or its default if the objective is on pairs."""
     task: Task
 
 
 class RewardPart(Settings):
     """A part of the reward.
 
-    The fields of a subclass are its options, each a knob `reward.<section>.<field>`; an instance holds their values.
-    Give each a default, bounds and a description: pydantic's `Field`.
+    The fields of a subclass are the part's options. Each is a knob `reward.<section>.<field>`, and needs a default,
+    bounds and a description (pydantic's `Field`).
     """
 
     name: ClassVar[str] = ""
-    """The knob `reward.parts.<name>` is its weight."""
+    """The part's name. The knob `reward.parts.<name>` is its weight."""
     section: ClassVar[str] = ""
-    """Where its options are; by default its name."""
+    """The section of the part's options; default: its name."""
     implied_by: ClassVar[str] = ""
-    """The knob that brings the part in, which `reward.parts` then cannot; see `weight`."""
+    """The knob that switches the part on, if `reward.parts` cannot; see `weight`."""
     scores_of: ClassVar[type[RewardPart] | None] = None
-    """The part whose scores in `Attempt.scores` it reads (a `harness.config.scored.ScoredPart`), so that these must be
-    made."""
+    """The `harness.config.scored.ScoredPart` whose scores this part reads from `Attempt.scores`. They are computed only
+    if a part reads them."""
     gold_scored_by: ClassVar[Literal["", "policy", "generator"]] = ""
-    """Set by a part that depends only on the gold text's likelihood after a completion's reasoning, to the model that
-    scores it: the policy (`Attempt.answer_logp`) or a frozen one (`Attempt.perplexity_improvement`)."""
+    """Set if the part depends on a completion only through the gold text's likelihood after its reasoning. Names the
+    model that computes it: the policy (`Attempt.answer_logp`) or a frozen one (`Attempt.perplexity_improvement`)."""
     needs_code: ClassVar[bool] = False
-    """True if it reads what a grader that runs programs gives besides its verdict."""
+    """True if the part reads more than the verdict from a grader that runs programs."""
     rewards_steps: ClassVar[bool] = False
-    """True if it rewards single steps (see `step_rewards`), so that the task must say what a step is."""
+    """True if the part rewards individual steps (see `step_rewards`). The task must then define steps."""
     rewards_turns: ClassVar[bool] = False
-    """True if its steps are turns, so that the task must have an environment; they end at a number of tokens."""
+    """True if the part's steps are turns. The task must then have an environment, and steps end at a token count."""
 
     @classmethod
     def reads_one_turn(cls) -> bool:
-        """Return whether a model reads the completion for this part, without the words of an environment."""
+        """Return whether a model scores the completion for this part, without seeing an environment's words."""
         return cls.scores_of is not None or bool(cls.gold_scored_by)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Check a part as it is defined. Raises TypeError for a part that could not be used."""
-        # `__dict__` and not getattr: a subclass must not inherit the section of its base.
+        """Check a part when it is defined. Raises TypeError if the part could not be used."""
+        # `__dict__` instead of getattr, because a subclass must not inherit the section of its base class.
         cls.section = cls.__dict__.get("section") or cls.name
         if bool(cls.name) != (cls.rewards is not RewardPart.rewards):
             raise TypeError(f'{cls.__qualname__}: a reward part has a name (name = "...") and the method `rewards`')
@@ -111,12 +112,12 @@ class RewardPart(Settings):
 
     @classmethod
     def summary(cls) -> str:
-        """Return what it rewards: the first paragraph of its docstring."""
+        """Return the first paragraph of the docstring, which says what the part rewards."""
         return cls._paragraphs()[0]
 
     @classmethod
     def about(cls) -> str:
-        """Return the rest of its docstring, one line per paragraph: formula, traps, what others do."""
+        """Return the other paragraphs of the docstring, one line each: formula, traps, other implementations."""
         return "\n".join(cls._paragraphs()[1:])
 
     @classmethod
@@ -124,21 +125,23 @@ class RewardPart(Settings):
         return [paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n")]
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
-        """Return a number for each attempt at one prompt, in their order; NaN for one that cannot be scored."""
+        """Return a reward for each attempt at one prompt, in order. NaN means that an attempt cannot be scored."""
         raise NotImplementedError
 
     def weight(self, given: float | None, context: RewardContext) -> float | None:
         """Return the part's weight in the sum.
 
-        given: its weight in `reward.parts`, None if it is not there. 0: it is only measured and recorded. None: not
-        even that. The context is that of a whole run: its step and its limit do not count.
+        A weight of 0 means that the part is only measured and recorded, and None that it is not even measured.
+
+        given: the part's weight in `reward.parts`, or None if it is not listed there.
+        context: of the complete run; ignore its step and its token limit.
         """
         return given
 
     def step_rewards(self, attempt: Attempt, context: RewardContext) -> list[tuple[int, float]]:
-        """Return each step's end and its reward, for `objective.credit=steps`.
+        """Return (end, reward) of each step, for `objective.credit=steps`.
 
-        The end is a number of characters of the text, or of tokens if the step is a turn.
+        The end counts characters of the text, or tokens if `rewards_turns`.
         """
         raise NotImplementedError
 
@@ -147,14 +150,14 @@ Part = TypeVar("Part", bound=RewardPart)
 
 
 class RewardOptions(Protocol):
-    """The section `reward` of a spec, as far as parts read it."""
+    """The section `reward` of a spec, as parts see it."""
 
     @property
     def parts(self) -> Mapping[str, float]:
-        """The weights."""
+        """The weight of each part, by name."""
 
     def of(self, part: type[Part]) -> Part:
-        """Return the part with its options."""
+        """Return an instance of the part with the spec's options."""
 
 
 def _is_part(thing: object) -> bool:
@@ -174,5 +177,5 @@ PARTS: Kind[type[RewardPart]] = Kind(
 
 
 def nameable_parts() -> dict[str, type[RewardPart]]:
-    """Return the parts that `reward.parts` can name, besides functions of the user's own."""
+    """Return the parts, by name, that `reward.parts` can list. Users' functions are not included."""
     return {name: part for name, part in PARTS.all().items() if not part.implied_by}

@@ -1,6 +1,6 @@
 """The reward of a completion: the weighted sum of the parts that a spec names.
 
-They are shipped parts, parts of plug-ins, and functions of the user's own.
+A part may be shipped, from a plug-in, or a user's function.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 
 
 LARGEST_REWARD = 1e15
-"""The largest size of a completion's reward; its square still fits into 32 bits."""
+"""The largest absolute reward of a completion. Its square still fits into float32."""
 PartFunction = Callable[[Sequence[Attempt], RewardContext], list[float]]
 
 
 class TotalReward:
-    """The parts of one run, looked up once."""
+    """The reward parts of one run, with their weights."""
 
     def __init__(self, context: RewardContext) -> None:
-        """Look up the parts. context: that of the run; its step and its limit do not count.
+        """Look up the parts.
 
-        Raises RefusedError if a part of the user's own cannot be imported.
+        context: of the complete run; its step and its token limit are ignored.
+        Raises RefusedError if a user's function cannot be imported.
         """
         self._parts: dict[str, tuple[float, PartFunction]] = {}
         self._of_steps: list[tuple[float, RewardPart]] = []
         self.judges_reasoning = False
-        """Whether the reward depends on completions only up to their answers."""
+        """True if no part depends on what a completion writes after the marker that opens its answer."""
         for name, given in _named_and_implied(context):
             if is_reference(name):
                 self._parts[name] = (context.options.parts[name], load_function(name))
@@ -54,24 +55,23 @@ class TotalReward:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the parts that are measured."""
+        """The names of all parts that are measured, including those of weight 0."""
         return tuple(self._parts)
 
     def of_groups(
         self, groups: Sequence[Sequence[Attempt]], context: RewardContext
     ) -> tuple[list[float], dict[str, list[float]]]:
-        """Return, for each attempt, group after group, the sum of its parts, and each part before its weight.
+        """Return the total reward of each attempt, group after group, and the unweighted value of each part by name.
 
-        NaN marks what cannot be scored. A part of weight 0 is measured, and cannot make the sum NaN.
-
-        Raises RefusedError if a part of the user's own returns anything but its numbers, and for a sum above
+        NaN means that an attempt cannot be scored. A part of weight 0 is measured, but cannot make the total NaN.
+        Raises RefusedError if a user's function does not return one number per attempt, or if a total exceeds
         `LARGEST_REWARD`.
         """
         parts = {
             name: [value for group in groups for value in rewards(group, context)]
             for name, (_, rewards) in self._parts.items()
         }
-        # Parts of weight 0 are dropped here, since 0 x NaN is NaN.
+        # Parts of weight 0 are dropped here, because 0 x NaN is NaN.
         weighted = [(weight, parts[name]) for name, (weight, _) in self._parts.items() if weight]
         rows = range(sum(map(len, groups)))
         totals = [sum((weight * values[row] for weight, values in weighted), 0.0) for row in rows]
@@ -91,10 +91,12 @@ class TotalReward:
         tokens: Tensor,
         decode: Callable[[Sequence[int]], str],
     ) -> Tensor | None:
-        """Return rewards of single steps [N, T], at the token where a step ends; NaN elsewhere.
+        """Return the rewards of individual steps [N, T], each at the token where the step ends, and NaN elsewhere.
 
-        They are not in the sum. tokens [N, T]: the completions of the N attempts, right-padded. None unless
-        `objective.credit` is `steps`.
+        Returns None if no part rewards steps, or if `objective.credit` is not `steps`. These rewards are not in the
+        totals of `of_groups`.
+
+        tokens [N, T]: the completions of the N attempts, right-padded.
         """
         import torch
 
@@ -106,35 +108,35 @@ class TotalReward:
             for weight, part in self._of_steps:
                 for end, reward in part.step_rewards(attempt, context):
                     at = end - 1 if part.rewards_turns else token_at(end, completion, decode)
-                    # Several steps may end in one token; the first of them replaces the NaN.
+                    # Several steps may end in the same token. The first of them replaces the NaN.
                     rewards[row, at] = rewards[row, at].nan_to_num() + weight * reward
         return rewards
 
 
 def _named_and_implied(context: RewardContext) -> Iterator[tuple[str, float | None]]:
-    """Yield the names of all parts with the weights that `reward.parts` gives them; None for implied parts."""
+    """Yield (name, weight in `reward.parts`) for all parts. The weight of an implied part is None."""
     yield from context.options.parts.items()
     yield from ((name, None) for name, part in PARTS.all().items() if part.implied_by)
 
 
 def token_at(end: int, completion: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
     """Return the position of the token that completes the first `end` characters of the completion's text."""
-    # Tokens are decoded together, since one may hold half a character. The text grows with them, so a bisection
-    # suffices.
+    # Tokens are decoded together, because one may contain half a character. The text grows with every token, so
+    # bisection works.
     return bisect.bisect_left(range(len(completion)), end, key=lambda token: len(decode(completion[: token + 1])))
 
 
 def is_reference(name: str) -> bool:
-    """Return whether the name of a part is `module:function`, perhaps with dots in the module."""
+    """Return whether a part's name has the form `module:function`. The module may contain dots."""
     module, colon, function = name.partition(":")
     return bool(colon) and all(part.isidentifier() for part in [*module.split("."), function])
 
 
 def source_digest(part: str) -> str | None:
-    """Return the digest of a part's module and its imports from the user's folders; None for a shipped part.
+    """Return the digest of a part's module and of its imports from the user's folders, or None for a shipped part.
 
-    Nothing is executed. Raises RefusedError if a function's module is missing, is not valid Python, or does not define
-    the function.
+    Nothing is executed. Raises RefusedError if the part is a function whose module is missing, is not valid Python, or
+    does not define it.
     """
     if not is_reference(part):
         source = PARTS.source(part)
@@ -150,9 +152,9 @@ def source_digest(part: str) -> str | None:
 
 
 def load_function(reference: str) -> Callable[[Sequence[Attempt], RewardContext], list[float]]:
-    """Return the function, with its results checked: one number for each attempt, finite or NaN.
+    """Import a user's function, and wrap it to check that it returns one number, finite or NaN, for each attempt.
 
-    Raises RefusedError if it cannot be imported or is not a function.
+    Raises RefusedError if the function cannot be imported or is not callable.
     """
     module, _, name = reference.partition(":")
     function = getattr(plugins.imported(module, f"reward.parts.{reference}"), name, None)
@@ -166,7 +168,7 @@ def load_function(reference: str) -> Callable[[Sequence[Attempt], RewardContext]
 
 
 def _numbers(reference: str, given: object, count: int) -> list[float]:
-    """Return the numbers that a function gave. Raises RefusedError for anything else."""
+    """Return a function's result as floats. Raises RefusedError unless it is `count` numbers, finite or NaN."""
     values = given if isinstance(given, list | tuple) else None
     if values is None or len(values) != count:
         what = type(given).__name__ if values is None else f"{len(values)} values"
@@ -178,7 +180,7 @@ def _numbers(reference: str, given: object, count: int) -> list[float]:
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """Return the names that a file binds somewhere, with `*` if some are known only by running it."""
+    """Return the names that a file binds anywhere, including `*` if a star import binds unknown names."""
     nodes = list(ast.walk(tree))
     return (
         {node.name for node in nodes if isinstance(node, ast.FunctionDef)}

@@ -1,4 +1,4 @@
-"""The conditions of sampling and grading: everything but the model that can change a sample or its verdict."""
+"""The conditions of sampling and grading: everything other than the model that can change a sample or its verdict."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Conditions:
     """How completions of one task's problems are prompted, sampled and graded.
 
-    The noise of a sample is keyed by seed, split, problem and number.
+    The noise of a sample is keyed by seed, split, problem and sample number.
     """
 
     task: Task
@@ -41,25 +41,25 @@ class Conditions:
     seed: int
     split: Split = "test"
     thinking_budget_tokens: int | None = None
-    """After so many tokens without the template's end of thinking, the model is told to answer; None: never."""
+    """Number of tokens after which a model that is still thinking is told to answer; None: no limit."""
     fits_context: bool = False
-    """The length is an upper bound, lowered to what the model's context has room for."""
+    """True if `params.max_completion_tokens` may be lowered to fit into the model's context."""
 
     @classmethod
     def of_training(cls, spec: RunSpec) -> Conditions:
-        """Return the conditions of rollouts, with the noise of step 0 (before training) and of no cell's seed."""
+        """Return the conditions of rollouts before training, with noise that does not depend on a cell's seed."""
         rollout, template = spec.rollout, spec.task.template
         stop = rollout.stop + get_template(template).stop
         params = SamplingParams(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, stop)
-        # `spec.environment` has the number of turns that the spec sets for training.
+        # `spec.environment` has the spec's number of turns for training.
         task = replace(get_task(spec.task.train), environment=spec.environment)
         return cls(task, template, params, spec.rollout_grader, SEED_OF_ALL_CELLS, "train")
 
     @classmethod
     def of_evaluation(cls, spec: EvalSpec, task: Task, seed: int) -> Conditions:
-        """Return the conditions of the one evaluation of all arms, with the noise of a cell's seed."""
+        """Return the conditions of the evaluation that all arms share, with the noise of a cell's seed."""
         template, grader = spec.template, spec.grader
-        # Such a task brings its own prompts and comparison, which the spec's must not replace.
+        # Such a task has its own prompts and comparison, which the spec must not replace.
         if task.asks_itself:
             template, grader = task.template, task.require_grader()
         stop = spec.stop + get_template(template).stop + task.stop
@@ -67,12 +67,12 @@ class Conditions:
         return cls(task, template, params, grader, seed, thinking_budget_tokens=task.thinking_budget_tokens)
 
     def samples(self, asked: int) -> int:
-        """Return how many samples a problem gets if `asked` are requested: one if all would be equal."""
+        """Return how many samples a problem gets if `asked` are requested: 1 if all samples would be equal."""
         return 1 if self.task.gives_choices or self.params.temperature == 0 else asked
 
     @property
     def stream(self) -> Stream:
-        """The stream of random keys that the noise comes from."""
+        """The stream of random keys for the noise."""
         return "rollout" if self.split == "train" else "eval"
 
     @property
@@ -87,9 +87,11 @@ class Conditions:
         params: SamplingParams | None = None,
         on_drawn: OnDrawn = lambda index, drawn: None,
     ) -> list[Drawn]:
-        """Sample the completions of these draws, in their order: choices, in turns, under a thinking budget, or plain.
+        """Sample one completion for each draw, in order.
 
-        params: the `sampling_params` of the sampler's model, if they differ from those of the conditions.
+        Depending on the task, completions are choices, several turns, written under a thinking budget, or plain.
+
+        params: default: the conditions' own. Pass `sampling_params` of the sampler's model if these differ.
         """
         params = params or self.params
         # The order matters: choices are never written, and an environment has no thinking budget.
@@ -102,9 +104,9 @@ class Conditions:
         return sampler.draw(draws, params, on_drawn)
 
     def sampling_params(self, model: LanguageModel) -> SamplingParams:
-        """Return how this model samples: if the length is an upper bound, no longer than its context has room for.
+        """Return the sampling parameters for this model, with the length lowered to its context if `fits_context`.
 
-        Raises RefusedError if there is no room at all.
+        Raises RefusedError if the context has no room for a completion.
         """
         if not self.fits_context:
             return self.params
@@ -113,20 +115,17 @@ class Conditions:
         return fitted(self.params, model, self.prompts, self.task.split(self.split).load(), other_tokens)
 
     def graded(self, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> list[SampleRow]:
-        """Grade samples and return their records.
-
-        On training problems only the grader that decides is asked.
-        """
+        """Grade samples and return their records. On training problems, only the deciding grader is asked."""
         return graded_rows(self.task, draws, drawn, self.grader, ask_others=self.split == "test")
 
     @property
     def deciding(self) -> dict[str, object]:
-        """The identity of everything that decides whether a sample is correct."""
+        """The identity of the grader and extraction that decide whether a sample is correct."""
         return {"grader": self.grader, "version": grader_version(self.grader), "extraction": self._extraction}
 
     @property
     def grading(self) -> dict[str, object]:
-        """The identity of everything that stored verdicts depend on."""
+        """The identity of all graders and the extraction that stored verdicts depend on."""
         return {"grader": self.grader, "graders": self.graders, "extraction": self._extraction}
 
     @property
@@ -135,20 +134,21 @@ class Conditions:
 
     @property
     def graders(self) -> dict[str, int | str]:
-        """The versions of the graders that are asked by name: all that compare answers, and the one that decides."""
+        """Grader -> version, for all graders that compare answers and for the deciding grader."""
         asked = {name for name, grader in GRADERS.all().items() if name == self.grader or not grader.reads_whole}
         return {name: grader_version(name) for name in sorted(asked)}
 
     def as_json(self, problems: Sequence[Problem]) -> dict[str, object]:
-        """Return what two evaluations of one model must have in common for their samples to be mixed.
+        """Return the conditions that two evaluations of a model must share for their samples to be mixed.
 
-        The number of problems and of samples is left out, since more can be sampled later. So is the grader, since
-        stored text can be graded again. problems: all of the task as they were loaded, since it may have several
-        sources.
+        The numbers of problems and samples are left out, because more can be sampled later. The grader is left out,
+        because stored text can be graded again.
+
+        problems: all problems of the task as they were loaded, because a task may have several sources.
         """
         stated = [[problem.id, problem.problem, problem.answer] for problem in problems]
         identity: dict[str, object] = {"task": {"name": self.task.name, "problems": digest(stated)}}
-        # Neither template nor decoding can change which of the given texts is chosen.
+        # Template and decoding cannot change which of the given texts is chosen.
         if self.task.gives_choices:
             return identity | {"choices": self.task.split(self.split).fingerprint}
         return identity | {
@@ -162,10 +162,11 @@ class Conditions:
 def fitted(
     params: SamplingParams, model: LanguageModel, template: Template, problems: Sequence[Problem], other_tokens: int = 0
 ) -> SamplingParams:
-    """Return the parameters with the length lowered to what the context leaves after the longest prompt.
+    """Return the parameters with max_completion_tokens lowered to the room that the longest prompt leaves.
 
-    problems: of the whole task, so that the length does not depend on how many are requested or missing. other_tokens:
-    tokens between prompt and answer. Raises RefusedError if there is no room at all.
+    problems: all problems of the task, so that the limit does not depend on which are requested or missing.
+    other_tokens: number of tokens between prompt and answer.
+    Raises RefusedError if there is no room for an answer.
     """
     context = model.context_tokens
     if context is None:

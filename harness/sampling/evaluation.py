@@ -1,4 +1,4 @@
-"""Evaluation: samples that a store lacks are taken over from elsewhere or sampled anew, then graded and kept."""
+"""Evaluation: samples that a store lacks are copied from an earlier evaluation or sampled, then graded and stored."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.sampling.sampler import Policy
 from harness.sampling.store import OnProgress, SampleStore, ignore_progress
 
 CHUNK_SAMPLES = 1024
-"""About this many samples are sampled together."""
+"""The approximate number of samples in a chunk, which is sampled together."""
 BLOCK_SAMPLES = 16
-"""A chunk holds at most this many samples of one problem."""
+"""The maximum number of samples of one problem in a chunk."""
 
 
 def evaluate(
@@ -31,13 +31,15 @@ def evaluate(
 ) -> list[SampleRow]:
     """Return the graded samples of each problem, in the order of problems.
 
-    What the store lacks is taken from `drawn_before`, else sampled anew. drawn_before: samples of this policy under
-    these conditions, perhaps with verdicts of another grader. on_progress: called with the problems that are done, of
-    all. If the store is lasting, it is called with samples, of those that were missing.
+    Samples that the store lacks are taken from `drawn_before` if it has them, and else sampled.
+
+    drawn_before: samples of this policy under these conditions, possibly with verdicts of another grader.
+    on_progress: called with the number of problems done and of all problems. If the store is lasting, it is called with
+    the number of samples done and of samples that were missing.
     """
     there = {_key(row): row for row in store.rows() if row["task"] == conditions.task.name}
     store.record_problems(problems, conditions)
-    # Before any row is added: rows with verdicts of two graders must be marked for grading again.
+    # This comes before any row is added, because rows with verdicts of two graders must be marked for regrading.
     if store.is_lasting:
         store.begin(conditions, there.values())
     wanted = {problem.id for problem in problems}
@@ -47,18 +49,18 @@ def evaluate(
         store.append(graded)
         there |= {_key(row): row for row in graded}
     drawing = _Drawing(policy, conditions, store, problems, samples, there, on_progress)
-    # Choices among given texts are always the same, so a chunk that a kill interrupted can be repeated as a whole.
+    # Choices among given texts are deterministic, so a chunk that a kill interrupted can be repeated completely.
     one_by_one = store.is_lasting and not conditions.task.gives_choices
     there |= {_key(row): row for row in (drawing.draw_missing() if one_by_one else drawing.draw_chunks())}
     return [there[problem.id, sample] for problem in problems for sample in range(samples)]
 
 
 def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence[Problem], range]]:
-    """Yield the problems, and the numbers of their samples, that are sampled together.
+    """Yield (problems, sample numbers) of each chunk of samples that are sampled together.
 
-    The size of a batch can decide the last bit of a log-prob. So a chunk does not depend on which samples exist
-    already. Once it is whole, it does not depend on the total number of samples either. Sample 3 of a problem is bit
-    for bit the same as one of 16 and as one of 256.
+    Batch size can change the last bit of a log-prob. So the chunks do not depend on which samples already exist. A
+    complete block of samples does not depend on the total number of samples either: sample 3 of a problem is bitwise
+    the same whether 16 or 256 samples are requested.
     """
     for first in range(0, samples, BLOCK_SAMPLES):
         block = range(first, min(samples, first + BLOCK_SAMPLES))
@@ -69,7 +71,7 @@ def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence
 
 @dataclass(frozen=True)
 class _Drawing:
-    """The sampling of what a store lacks."""
+    """Samples what a store lacks."""
 
     policy: Policy
     conditions: Conditions
@@ -77,17 +79,16 @@ class _Drawing:
     problems: Sequence[Problem]
     samples: int
     there: Mapping[tuple[str, int], SampleRow]
-    """The samples that exist, by problem and number."""
+    """(problem id, sample number) -> the sample, for all samples that exist."""
     on_progress: OnProgress
 
     def draw_chunks(self) -> list[SampleRow]:
-        """Sample, grade and record every chunk that lacks a sample, as a whole."""
+        """Sample, grade and record all samples of every chunk in which a sample is missing."""
         conditions = self.conditions
         rows: list[SampleRow] = []
         done_samples = 0
         for chunk, block in chunks(self.problems, self.samples):
-            # Without the known samples as an argument, `missing_draws` lists every draw: a chunk is repeated as a
-            # whole.
+            # The known samples are not passed, so `missing_draws` returns every draw of the chunk.
             draws = [one for one in missing_draws(chunk, conditions.prompts, block.stop) if one.sample in block]
             if any((one.example, one.sample) not in self.there for one in draws):
                 rows += self._recorded(draws, conditions.draw(self.policy(), draws))
@@ -97,9 +98,9 @@ class _Drawing:
         return rows
 
     def draw_missing(self) -> list[SampleRow]:
-        """Sample the missing completions in one go; grade and record each as it finishes.
+        """Sample all missing completions in one call. Grade and record each when it finishes.
 
-        Samples whose grader reads several at once wait for each other.
+        If the grader takes several samples per call, finished samples wait until a call is full.
         """
         conditions, there = self.conditions, self.there
         draws = list(missing_draws(self.problems, conditions.prompts, self.samples, there.keys()))
@@ -125,7 +126,7 @@ class _Drawing:
             self.on_progress(len(rows), len(draws), f"{sum(row['correct'] for row in rows) / len(rows):.1%} correct")
 
         conditions.draw(sampler, draws, params, take)
-        # The last samples do not fill a call of the grader.
+        # The last samples may not fill a call of the grader.
         if ended:
             record()
         return rows

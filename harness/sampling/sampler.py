@@ -1,7 +1,7 @@
-"""Sampling from an engine, each completion with noise of its own; evaluations and stages all sample through this.
+"""Sampling from an engine, with separate noise for each completion. Evaluations and stages sample through this module.
 
-Evaluation under a thinking budget: a model that has not finished thinking by then is told to answer, in the words of
-the prompt template (Qwen3, 2505.09388).
+Under a thinking budget, a model that has not finished thinking in time is told to answer, in the words of the prompt
+template (Qwen3, 2505.09388).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from harness.sampling.scoring import likelihoods
 from harness.sampling.turns import Conversation, Dialogue, generate_rows
 
 OnDrawn = Callable[[int, Drawn], None]
-"""(index among the draws, completion), called for each completion as it finishes."""
+"""on_drawn(index among the draws, completion) is called when each completion finishes."""
 Policy = Callable[[], "EngineSampler"]
-"""A model that is evaluated. It is called when the first sample is needed, perhaps again, and loads the model once."""
+"""Returns the sampler of a model that is evaluated. It may be called several times, but loads the model only once."""
 
 
 @dataclass(frozen=True)
 class EngineSampler:
-    """Samples with an engine over this language model.
+    """Samples from a language model with an engine.
 
-    The noise of a draw is that of seed, stream, example and sample. A prompt that several problems share is computed
-    once.
+    The noise of a draw is keyed by seed, stream, example and sample number. If several problems have the same prompt,
+    the prompt is computed once.
     """
 
     language_model: LanguageModel
@@ -41,15 +41,15 @@ class EngineSampler:
 
     @classmethod
     def of(cls, spec: RunSpec, language_model: LanguageModel) -> EngineSampler:
-        """Return a sampler with the engine and the seed of a spec."""
+        """Return a sampler with the spec's engine and seed."""
         return cls(language_model, make_engine(spec.rollout, language_model), spec.seed)
 
     def draw(
         self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
     ) -> list[Drawn]:
-        """Sample one completion for each draw, in their order, with its tokens.
+        """Sample one completion for each draw, in order, with its tokens.
 
-        Raises what `Engine.generate` raises, and RefusedError for a prompt that cannot be written as tokens.
+        Raises the errors of `Engine.generate`, and RefusedError if a prompt cannot be encoded.
         """
         drawn: dict[int, Drawn] = {}
 
@@ -61,9 +61,9 @@ class EngineSampler:
         return [drawn[index] for index in range(len(draws))]
 
     def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
-        """Implement `evals.choices.Scorer.score`, by the language model itself, whatever the engine.
+        """Implement `evals.choices.Scorer.score` with the language model itself, without the engine.
 
-        Raises as `likelihoods`.
+        Raises the errors of `likelihoods`.
         """
         return likelihoods(self.language_model, continuations)
 
@@ -75,15 +75,15 @@ class EngineSampler:
         thinking: Thinking,
         on_drawn: OnDrawn = lambda index, drawn: None,
     ) -> list[Drawn]:
-        """Sample thoughts of up to `budget_tokens`, then up to `params.max_completion_tokens` more for the answer.
+        """Sample completions with up to `budget_tokens` to think, then up to `params.max_completion_tokens` to answer.
 
-        A thought that has not ended by then gets `thinking.stop` appended. A completion that was answering already just
-        goes on. The text holds all of it; n_tokens counts all but the forced words. The thoughts of two budgets begin
-        alike, since the noise is the same.
+        If a completion is still thinking when the budget ends, `thinking.stop` is appended. If it is already answering,
+        it continues unchanged. The text contains thought, forced words and answer. n_tokens does not count the forced
+        words. Thoughts under different budgets begin alike, because their noise is the same.
         """
         model, prompts = self.language_model, self.encode(draws)
         forced_words = model.encode_text(thinking.stop)
-        # Check before any thought is sampled: an answer that finds no room would cost them all.
+        # Check the room for answers first, because otherwise all thoughts would be sampled in vain.
         between = budget_tokens + len(forced_words)
         require_room(model.model, max(map(len, prompts)), between + params.max_completion_tokens)
         drawn: dict[int, Drawn] = {}
@@ -101,9 +101,9 @@ class EngineSampler:
             on_drawn(index, drawn[index])
 
         self.draw_tokens(prompts, draws, replace(params, max_completion_tokens=budget_tokens), take_thought)
-        # A completion within the budget is finished already: `thoughts` holds only what the first pass truncated.
+        # Completions within the budget are already finished. `thoughts` has only those that the first pass truncated.
         unfinished = sorted(thoughts)
-        # With an end-of-thinking mark, the answer was truncated and not the thought, so no words are forced.
+        # If the end-of-thinking marker is there, the answer was truncated, not the thought. So no words are forced.
         forced = [[] if thinking.end in model.decode(thoughts[index]) else forced_words for index in unfinished]
 
         def take_answer(position: int, tokens: list[int], truncated: bool) -> None:
@@ -115,7 +115,7 @@ class EngineSampler:
             [draws[index] for index in unfinished],
             params,
             take_answer,
-            # Another step: the answer's noise must not repeat that of the thought's first tokens.
+            # Another step, because the answer's noise must not repeat the noise of the thought's first tokens.
             step=1,
         )
         return [drawn[index] for index in range(len(draws))]
@@ -127,9 +127,9 @@ class EngineSampler:
         environment: Environment,
         on_drawn: OnDrawn = lambda index, drawn: None,
     ) -> list[Drawn]:
-        """Sample completions of several turns, each of which the environment answers.
+        """Sample completions of several turns, with the environment's answer after each turn.
 
-        The text and the tokens are the model's own. The noise of turn t is that of step t.
+        Text and tokens of a completion are only the model's own. The noise of turn t is keyed by step t.
         """
         model = self.language_model
         in_chat = any(not isinstance(draw.prompt, str) for draw in draws)
@@ -148,7 +148,7 @@ class EngineSampler:
         return [drawn(index) for index in range(len(draws))]
 
     def encode(self, draws: Sequence[Draw]) -> list[list[int]]:
-        """Return the token ids of each draw's prompt; a prompt of several samples is encoded once."""
+        """Return the token ids of each draw's prompt. Equal prompts are encoded once."""
         distinct = {repr(draw.prompt): draw.prompt for draw in draws}
         encoded = {text: self.language_model.encode(prompt) for text, prompt in distinct.items()}
         return [encoded[repr(draw.prompt)] for draw in draws]
@@ -161,9 +161,10 @@ class EngineSampler:
         take: Callable[[int, list[int], bool], None],
         step: int = 0,
     ) -> None:
-        """Continue a prompt (token ids) for each draw.
+        """Sample one completion for each draw, from prompts given as token ids.
 
-        take: called with index, tokens and whether they are truncated, as completions finish. step: of the noise.
+        take: called as take(index, tokens, truncated) when a completion finishes.
+        step: the step in the noise's key.
         """
         keys = [self.key(draw, step) for draw in draws]
         if draws:

@@ -1,9 +1,9 @@
-"""How likely a model finds given texts, and what it therefore chooses among the choices of a problem.
+"""Log-likelihoods of given texts under a model, and the model's choice among the choices of a problem.
 
-Texts become tokens, and their log-likelihoods are summed, as in lm-eval's `hf` backend (0.4.13,
-`TemplateLM.loglikelihood`), so that verdicts are lm-eval's.
+Texts are encoded and their log-likelihoods summed as in lm-eval's `hf` backend (0.4.13, `TemplateLM.loglikelihood`), so
+that verdicts equal lm-eval's.
 
-Shapes: R rows, K last positions of each, V vocabulary.
+Shapes: R rows, K last positions of each row, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 PASS_TOKENS = 16_384
-"""The most tokens of one forward pass, padding included."""
+"""Maximum number of tokens, including padding, in one forward pass."""
 PASS_LOGITS = 2**27
-"""The most logits of one forward pass: half a gigabyte in float32."""
+"""Maximum number of logits in one forward pass: half a gigabyte in float32."""
 
 _Pair = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids of a context and of its continuation."""
 
 
 def choose(draws: Sequence[Draw], scorer: Scorer) -> list[Drawn]:
-    """Return the choice of each draw's problem as if it had been written; empty if none is chosen."""
+    """Return the chosen text of each draw's problem, as if the model had written it. It is "" if there is no choice."""
     asked = [_choices(draw.require_problem()) for draw in draws]
     scored = iter(scorer.score([one for choices in asked for one in choices.continuations]))
     drawn = []
@@ -51,13 +51,13 @@ def _choices(problem: Problem) -> Choices:
 
 
 def likelihoods(language_model: LanguageModel, continuations: Sequence[Continuation]) -> list[Likelihood]:
-    """Return the log-likelihood of each continuation given its context, in their order.
+    """Return the log-likelihood of each continuation given its context, in order.
 
-    Raises RefusedError for a continuation without tokens, for one that does not fit into the model's context, and for a
-    token that the model does not know.
+    Raises RefusedError if a continuation has no tokens or does not fit into the model's context, or if the model has no
+    embedding for a token.
     """
     pairs = [_encode(language_model, one) for one in continuations]
-    # The last token is only predicted, never read. So choices of one token after one context share a pass.
+    # The last token is predicted but never read. So one-token choices after the same context share a row.
     by_input: dict[tuple[int, ...], list[int]] = {}
     for index, (context, text) in enumerate(pairs):
         by_input.setdefault((*context, *text[:-1]), []).append(index)
@@ -70,25 +70,25 @@ def likelihoods(language_model: LanguageModel, continuations: Sequence[Continuat
 
 
 def _encode(model: LanguageModel, one: Continuation) -> _Pair:
-    """Split a continuation into token ids of its context and of its text.
+    """Return the token ids of a continuation's context and of its text.
 
-    A space between the two belongs to the text, as tokenizers write it with the word that follows.
+    A space between the two belongs to the text, because tokenizers encode a space with the following word.
     """
     if one.context:
-        # Both are encoded together, because a tokenizer may merge characters across the border.
+        # Both are encoded together, because a tokenizer may merge characters across the boundary.
         whole = model.encode(one.context + one.text)
         before = len(model.encode(one.context.rstrip()))
     else:
         tokens = model.encode_text(one.text)
-        # Without a context the first token needs something to be predicted from: the beginning-of-sequence token, or
-        # the end token of models without one. It is not added to a text that already begins with it.
+        # The first token must be predicted from something. Without a context, that is the beginning-of-sequence token,
+        # or if there is none, an end token. It is not added to a text that already begins with it.
         begin = model.tokenizer.bos_token_id
         begin = model.eos_token_ids[0] if begin is None else int(begin)
         whole, before = [*([] if tokens[:1] == [begin] else [begin]), *tokens], 1
     if not 0 < before < len(whole):
         raise RefusedError("sampling.choice_without_tokens", text=one.text, context=one.context[-80:])
     room = model.context_tokens
-    # The last token is not an input, so it needs no room.
+    # The last token is never an input, so it needs no room.
     if room is not None and len(whole) - 1 > room:
         raise RefusedError(
             "sampling.question_exceeds_context", n_tokens=len(whole), room=room, context=one.context[-80:]
@@ -99,11 +99,11 @@ def _encode(model: LanguageModel, one: Continuation) -> _Pair:
 def _batches(
     model: LanguageModel, by_input: dict[tuple[int, ...], list[int]], pairs: Sequence[_Pair]
 ) -> Iterator[tuple[list[tuple[int, ...]], int]]:
-    """Yield batches of inputs of similar length, each with the number of last positions whose logits are wanted."""
+    """Yield (batch, kept): inputs of similar length, and how many last positions of them need logits."""
     vocabulary = int(model.model.get_input_embeddings().weight.shape[0])
     batch: list[tuple[int, ...]] = []
     kept = 1
-    # Longest first, so the first row of a batch sets its width.
+    # Inputs come longest first, so the first row of a batch is its width.
     for tokens in sorted(by_input, key=len, reverse=True):
         wanted = max(kept, *(len(pairs[index][1]) for index in by_input[tokens]))
         rows = len(batch) + 1
@@ -117,9 +117,9 @@ def _batches(
 
 
 def _last_logps(model: LanguageModel, inputs: Sequence[Sequence[int]], kept: int) -> Tensor:
-    """Return log-probs [R, K, V] in float32 of what follows the last `kept` positions of each input.
+    """Return float32 log-probs [R, K, V] of the next token after each of the last K = `kept` positions.
 
-    Inputs are padded on the left.
+    Inputs are padded on the left here.
     """
     import torch
 
@@ -134,7 +134,7 @@ def _last_logps(model: LanguageModel, inputs: Sequence[Sequence[int]], kept: int
         logits = model.model(
             input_ids=padded.to(device),
             attention_mask=mask.to(device),
-            # Padding must not shift the positions; those of padding itself are masked and only have to be valid.
+            # Padding must not shift positions. Padding itself is masked, so its positions only need to be valid.
             position_ids=(mask.cumsum(1) - 1).clamp_min(0).to(device),
             use_cache=False,
             logits_to_keep=kept,
@@ -144,7 +144,7 @@ def _last_logps(model: LanguageModel, inputs: Sequence[Sequence[int]], kept: int
 
 
 def _likelihood(logps: Tensor, tokens: Sequence[int]) -> Likelihood:
-    """Return the likelihood of the tokens, which the last positions of logps [K, V] predict."""
+    """Return the likelihood of `tokens`, which are predicted by the last positions of logps [K, V]."""
     import torch
 
     mine = logps[len(logps) - len(tokens) :]

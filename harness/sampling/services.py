@@ -1,6 +1,6 @@
-"""Services that graders use while they grade: a model that is asked, a place where programs run.
+"""Services that graders use, such as a model that judges or a runner of programs.
 
-They are lent to all threads of a process for as long as it samples and grades.
+All threads of a process can use them while it samples and grades.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from harness.errors import BenchError
 from harness.plugins import Kind
 
 OnWaiting = Callable[[str, bool], None]
-"""Called every few seconds while a service keeps us waiting: with a sentence on the wait, and whether its server is
-away (else it is still working)."""
+"""on_waiting(sentence, is_away) is called every few seconds while a service makes us wait. is_away is True if the
+service's server does not answer, and False if it is still working."""
 
 
 class ServerAwayError(BenchError):
-    """A server did not answer within the caller's patience. Its earlier replies are kept."""
+    """A server did not answer in time. Its earlier replies are kept."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """lend: (home, whether programs of a model may run, whom to tell of waiting) -> a block in which it is lent."""
+    """A service of graders. `lend(home, allow_code, on_waiting)` returns a context manager that makes it available.
+
+    allow_code: whether programs that a model wrote may run.
+    """
 
     name: str
     summary: str
@@ -40,7 +43,7 @@ SERVICES: Kind[Service] = Kind(
 def services_in(
     home: Path, allow_code: bool = False, on_waiting: OnWaiting = lambda sentence, is_away: None
 ) -> Iterator[None]:
-    """Lend graders every service, with what this home remembers, until the block ends."""
+    """Make all services available to graders inside this context, with the results that this home has cached."""
     with ExitStack() as stack:
         for service in SERVICES.all().values():
             stack.enter_context(service.lend(home, allow_code, on_waiting))

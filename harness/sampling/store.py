@@ -1,10 +1,11 @@
-"""Samples on disk, so that none is sampled twice: after a kill, the next run adds only what is missing.
+"""Samples on disk. No sample is taken twice: after a kill, the next run adds only what is missing.
 
-evals.jsonl      graded samples as they came; evals.parquet: those of finished evaluations
-problems.jsonl   the prompts and reference answers that they refer to
-grading.json     grader and versions by which the stored verdicts were given
-spec.json        the conditions under which all of a folder's samples were taken; others are never mixed in
-samples.jsonl    completions that somebody else grades, as lm-eval does
+evals.jsonl      graded samples in the order in which they finished
+evals.parquet    the graded samples of finished evaluations
+problems.jsonl   the prompts and reference answers that the samples refer to
+grading.json     the graders and versions that gave the stored verdicts
+spec.json        the conditions of all samples in the folder; samples of other conditions are refused
+samples.jsonl    completions that another program grades, such as lm-eval
 """
 
 from __future__ import annotations
@@ -46,50 +47,50 @@ if TYPE_CHECKING:
 
 SAMPLES_FILE = "evals.jsonl"
 EVALS = "evals"
-"""The folder of a home with the stores of `bench eval`, by model and then by `store_name`."""
+"""The folder in a home with the stores of `bench eval`: a folder per model, and in it one per `store_name`."""
 _COMPLETIONS_FILE = "samples.jsonl"
 _IDENTITY = ("task", "step", "final", "problem_id", "sample")
 """Two rows that agree in these fields are the same sample."""
 
 OnProgress = Callable[[int, int, str], None]
-"""(how much is done, of how much, a remark)"""
+"""on_progress(done, total, remark)"""
 AppendStart = Callable[[Path, Mapping[str, object]], None]
 
 
 def ignore_progress(done: int, total: int, remark: str) -> None:
-    """Stand in for an `OnProgress` if the caller has none."""
+    """Do nothing. This is the default `OnProgress`."""
 
 
 def store_name(task: str, asked: Mapping[str, object]) -> str:
-    """Return the name of the folder with a task's samples that were all taken as `asked`."""
+    """Return the name of the folder for a task's samples under the conditions `asked`."""
     return f"{file_name(task)}-{digest(asked)[:10]}"
 
 
 @dataclass(frozen=True)
 class SampleStore:
-    """Graded samples in a file of rows, `<name>.jsonl`, and the compacted ones in `<name>.parquet`.
+    """Graded samples: new rows in `<name>.jsonl`, and compacted rows in `<name>.parquet`.
 
-    One process writes at a time.
+    Only one process may write at a time.
     """
 
     path: Path
     mark: Mapping[str, object] = field(default_factory=dict)
-    """Fields that tell this store's rows from others in the same file; they come first in a row."""
+    """Fields, written first in each row, that distinguish this store's rows from others in the same file."""
     epoch: int | None = None
-    """The number of the start of a cell that writes, for the end of each row."""
+    """The number of the cell's launch that writes, stored at the end of each row; None outside cells."""
     keeps_tokens: bool = False
-    """Rows hold their completion's `tokens` too."""
+    """True if rows include the `tokens` of their completion."""
     problems: ProblemsFile | None = None
-    """Where the problems are recorded that the samples refer to."""
+    """The file that records the samples' problems."""
     superseded: Callable[[int, int], bool] = lambda epoch, step: False
-    """(epoch, step) -> whether rows of that start count no more; see `CellRecord.superseded`."""
+    """(epoch, step) -> whether a later launch of the cell replaced these rows; see `CellRecord.superseded`."""
     is_lasting: bool = False
-    """True if it outlives evaluations: more samples may be requested later, and another grader."""
+    """True if the store outlives an evaluation, so that more samples or another grader may be requested later."""
 
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, asked: Mapping[str, object]) -> Iterator[SampleStore]:
-        """Open the store in a folder of its own, whose samples were all taken as `asked`. Raises as `claimed`."""
+        """Open the store in its own folder, for samples under the conditions `asked`. Raises like `claimed`."""
         with claimed(folder, asked):
             store = cls(folder / SAMPLES_FILE, problems=ProblemsFile(folder / PROBLEMS_FILE), is_lasting=True)
             store.mend()
@@ -100,9 +101,9 @@ class SampleStore:
         keep_jsonl(self.path, lambda row: True)
 
     def rows(self) -> list[SampleRow]:
-        """Return every sample once, in the order in which they first came, without mark and epoch.
+        """Return every sample once, in the order in which they were first stored, without mark and epoch.
 
-        Raises DamagedRecordError for a file that does not hold what was written.
+        Raises DamagedRecordError if a file is damaged.
         """
         parquet = self.path.with_suffix(".parquet")
         found = typed_rows(parquet, read_parquet(parquet).to_pylist(), SampleRow) if parquet.exists() else []
@@ -110,9 +111,9 @@ class SampleStore:
         mine = [cast(dict[str, Any], row) for row in found]
         mine = [row for row in mine if all(row.get(name) == value for name, value in self.mark.items())]
         mine = [row for row in mine if "epoch" not in row or not self.superseded(row["epoch"], row["step"])]
-        # A kill between compacting and removing leaves samples in both files. A row that an earlier start wrote late
-        # follows those of the later one. The sort is stable, and the dictionary below keeps the last row of each
-        # sample.
+        # A kill between compacting and dropping leaves samples in both files. A row that an earlier launch wrote late
+        # may follow rows of a later launch. The stable sort puts later launches last, and the dictionary below keeps
+        # the last row of each sample.
         mine.sort(key=lambda row: row.get("epoch", 0))
         once = {tuple(row.get(name) for name in _IDENTITY): row for row in mine}
         left_out = {*self.mark, "epoch"}
@@ -127,12 +128,12 @@ class SampleStore:
         append_jsonl(self.path, ({**self.mark, **row, **last} for row in rows))
 
     def record_problems(self, problems: Sequence[Problem], conditions: Conditions) -> None:
-        """Record problems; call it before appending the samples that refer to them."""
+        """Record problems. Call this before appending samples that refer to them."""
         if self.problems is not None:
             self.problems.add(conditions.task.name, conditions.split, problems, conditions.prompts.ask)
 
     def compact(self, rows: Sequence[SampleRow]) -> None:
-        """Write these rows to one parquet file. What came since stays in the .jsonl file until `drop`."""
+        """Write these rows to the parquet file. The .jsonl file stays until `drop`."""
         import pyarrow
         import pyarrow.parquet
 
@@ -143,32 +144,32 @@ class SampleStore:
         )
 
     def drop(self) -> None:
-        """Remove the .jsonl file: it was compacted, or is no longer needed."""
+        """Remove the .jsonl file, after its rows were compacted or if they are no longer needed."""
         remove(self.path)
 
     def graded(self, conditions: Conditions, again: bool = False) -> list[SampleRow]:
-        """Return all rows, compacted, with verdicts of the grader as it is today.
+        """Return all rows with verdicts of the current graders, and compact them.
 
-        again: grade even if the stored verdicts are current.
+        again: grade again even if the stored verdicts are current.
         """
         rows, task = self.rows(), conditions.task
         if again or self._read_grading() != conditions.grading:
             rows = regrade(task, task.split(conditions.split).load(), rows, conditions.grader)
-        # The order matters: the rows must be in the parquet file before the .jsonl file goes, and the grading is
-        # claimed last.
+        # The order matters: the rows must be in the parquet file before the .jsonl file is removed, and the grading is
+        # written last.
         self.compact(rows)
         self.drop()
         self._write_grading(conditions.grading)
         return rows
 
     def begin(self, conditions: Conditions, there: Collection[SampleRow]) -> None:
-        """Prepare for more samples: if the stored ones were graded otherwise, all will be graded again."""
+        """Prepare for more samples. If the samples `there` have another grading, mark all for grading again."""
         alike = not there or self._read_grading() == conditions.grading
-        # {} equals no grading, so `graded` will grade every row.
+        # {} differs from every grading, so `graded` will grade every row again.
         self._write_grading(conditions.grading if alike else {})
 
     def _read_grading(self) -> object:
-        """Return the stored grading; None if it is unknown, which only means that the rows are graded again."""
+        """Return the stored grading, or None if it is missing or damaged. The rows are then graded again."""
         path = self.path.with_name("grading.json")
         try:
             return read_json(path) if path.exists() else None
@@ -188,12 +189,12 @@ class _Completion(TypedDict):
 
 @dataclass(frozen=True)
 class RememberingSampler:
-    """A sampler that keeps each completion as it finishes, so that a repeated request is answered from the file.
+    """A sampler that stores each finished completion, and answers repeated requests from the file.
 
-    For evaluations that sample and grade in their own way, as lm-eval does. Use `opened`.
+    It is for evaluations that sample and grade in their own way, such as lm-eval's. Create it with `opened`.
 
-    policy: called if anything has to be sampled. append_start: adds a row with versions, machine and what is known of
-    the model to a file of starts.
+    policy: called only if something must be sampled.
+    append_start: appends a row with versions, machine and model facts to the file of launches.
     """
 
     folder: Path
@@ -214,7 +215,8 @@ class RememberingSampler:
     ) -> Iterator[RememberingSampler]:
         """Open the sampler of a folder.
 
-        asked: the conditions of whatever is sampled, all but prompt, parameters and names. Raises as `claimed`.
+        asked: the conditions of all samples, except the prompts, sampling parameters and names of individual samples.
+        Raises the errors of `claimed`.
         """
         with claimed(folder, asked):
             path = folder / _COMPLETIONS_FILE
@@ -228,7 +230,7 @@ class RememberingSampler:
 
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
         """Implement `evals.sampler.Sampler.draw`."""
-        # Prompt and parameters are in the key: unlike in a `SampleStore`, they may differ from call to call.
+        # Prompt and parameters are part of the key, because here they may differ from call to call.
         keys = [digest([draw.prompt, draw.example, draw.sample, asdict(params)]) for draw in draws]
         missing = [index for index, key in enumerate(keys) if key not in self._known]
         if missing:
@@ -256,12 +258,11 @@ class RememberingSampler:
 
 @contextmanager
 def claimed(folder: Path, asked: Mapping[str, object]) -> Iterator[None]:
-    """Hold a folder for this process alone until the block ends; create it if it is missing.
+    """Lock a folder for this process inside this context. Creates the folder if it is missing.
 
-    asked: the conditions under which its contents were sampled, kept in its spec.json.
-
-    Raises RefusedError if it holds samples of other or unknown conditions, if another process has it open, or if it
-    cannot be read or written. Raises DamagedRecordError if its spec.json does not hold conditions.
+    asked: the conditions of the folder's samples, which its spec.json records.
+    Raises RefusedError if the folder contains samples of other or unknown conditions, if another process has locked it,
+    or if it cannot be read or written. Raises DamagedRecordError if its spec.json is damaged.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -277,7 +278,7 @@ def claimed(folder: Path, asked: Mapping[str, object]) -> Iterator[None]:
 
 
 def _is_about(error: OSError, folder: Path) -> bool:
-    """Return whether an error concerns the folder, its contents or its parents, and not, say, a model's files."""
+    """Return whether an error is about the folder, its contents or its parents, and not about, say, a model's files."""
     if not isinstance(error.filename, str):
         return False
     place = Path(error.filename)

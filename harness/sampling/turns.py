@@ -1,10 +1,10 @@
-"""Completions of several turns, with the words of the task's environment between the model's own.
+"""Completions of several turns, with the answers of the task's environment in between.
 
-A completion's tokens, log-probs and length are those of the model alone. The environment answers after each turn, and
-its words are kept next to the completion as interjections. The model reads them, but they are masked from training.
-`Woven` is what the model reads.
+A completion's tokens, log-probs and length are only the model's own. The environment answers after each turn, and its
+answers are kept next to the completion as interjections. The model reads them, but they are masked from training.
+`Woven` has completions and interjections together, as the model reads them.
 
-Shapes: N rows, T longest completion, S longest completion with its interjections.
+Shapes: N rows, T tokens of the longest completion, S tokens of the longest completion with its interjections.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class Woven:
     tokens: Tensor
     """[N, S] int64, right-padded with any token."""
     lengths: Tensor
-    """[N] int64."""
+    """[N] int64 number of tokens, including interjections."""
     places: Tensor | None
-    """[N, T] int64: the position of each of the completion's own tokens in `tokens`, 0 in padding. None: each is at its
-    own position, since there are no interjections."""
+    """[N, T] int64: the position in `tokens` of each of the model's own tokens, 0 in padding. None if there are no
+    interjections, so that positions are equal."""
 
     @classmethod
     def of(cls, completions: Tensor, lengths: Tensor, interjections: Sequence[Sequence[Interjection]]) -> Woven:
         """Insert the interjections into completions.
 
-        completions [N, T] int64, right-padded; lengths [N]; interjections: N lists.
+        completions [N, T] int64, right-padded. lengths [N]: the model's own tokens. interjections: one list per row.
         """
         rows, places = [], torch.zeros_like(completions)
         for row, (own, length) in enumerate(zip(completions.tolist(), lengths.tolist(), strict=True)):
             woven: list[int] = []
             begin = 0
-            # An empty interjection at the end flushes the completion's last tokens.
+            # An empty interjection at the end makes the loop copy the completion's last tokens.
             for end, said in (*interjections[row], Interjection(length, [])):
                 places[row, begin:end] = torch.arange(len(woven), len(woven) + end - begin)
                 woven += [*own[begin:end], *said]
@@ -58,7 +58,7 @@ class Conversation:
     """A completion in progress."""
 
     prompt: Sequence[int]
-    """Token ids."""
+    """The prompt's token ids."""
     problem: Problem
     tokens: list[int] = field(default_factory=list)
     """The model's own tokens."""
@@ -72,7 +72,7 @@ class Conversation:
 
     @property
     def context(self) -> list[int]:
-        """What the model reads before its next turn."""
+        """The token ids that the model reads before its next turn: prompt, own turns and interjections."""
         context, begin = [*self.prompt], 0
         for end, said in self.interjections:
             context += [*self.tokens[begin:end], *said]
@@ -84,9 +84,11 @@ class Conversation:
 class Dialogue:
     """Samples completions of several turns.
 
-    A conversation ends when the environment says so, or after its last allowed turn. It is truncated if a turn is, or
-    if no tokens are left for the next turn. The limits are `params.max_completion_tokens`, for all turns together, and
-    the model's context. in_chat: whether prompts are messages, so that replies are framed as such.
+    A conversation ends when the environment says so, or after the last allowed turn. It is truncated if one of its
+    turns is truncated, or if no tokens are left for the next turn. The limits are `params.max_completion_tokens`, for
+    all turns together, and the model's context.
+
+    in_chat: whether prompts are messages, so that replies are rendered as messages too.
     """
 
     engine: Engine
@@ -101,10 +103,12 @@ class Dialogue:
         key_of: Callable[[int, int], int],
         on_ended: Callable[[int], None] = lambda row: None,
     ) -> GenerationCost:
-        """Complete conversations that have not begun, one turn of all of them at a time.
+        """Complete new conversations, turn by turn: each turn is sampled for all conversations together.
 
-        key_of: (row, turn) -> the key of that turn's noise, both from 0. A row's noise does not depend on the other
-        rows. on_ended: called with each row that ends. Raises as `Engine.generate`.
+        key_of: maps (row, turn), both from 0, to the key of the turn's noise.
+        on_ended: called with the row of each conversation that ends.
+
+        A row's noise does not depend on the other rows. Raises the errors of `Engine.generate`.
         """
         cost = GenerationCost()
         for turn in range(self.environment.max_turns):
@@ -124,17 +128,18 @@ class Dialogue:
         return cost
 
     def _room(self, one: Conversation) -> int:
-        """Return how many tokens the next turn may have."""
+        """Return the maximum number of tokens of the next turn."""
         left, context_tokens = self.params.max_completion_tokens - len(one.tokens), self.model.context_tokens
         if context_tokens is None or not one.turns:
-            # On the first turn the engine itself refuses prompts that are too long.
+            # On the first turn, the engine itself refuses prompts that are too long.
             return left
         return min(left, context_tokens - len(one.context))
 
     def _calls(self, going: Mapping[int, Conversation]) -> Iterator[tuple[list[int], int]]:
-        """Yield rows that one call of the engine samples together, with its limit.
+        """Yield (rows, max tokens) of each call of the engine that together sample the next turn.
 
-        The limit is the largest room among them for which the longest of their contexts leaves space.
+        The limit of a call is the largest room of the waiting rows, reduced to what the longest of their contexts
+        allows.
         """
         waiting = {row: self._room(one) for row, one in going.items()}
         while waiting:
@@ -142,16 +147,16 @@ class Dialogue:
             context_tokens = self.model.context_tokens
             if context_tokens is not None and any(going[row].turns for row in waiting):
                 most_tokens = min(most_tokens, context_tokens - max(len(going[row].context) for row in waiting))
-            # Rows with more room wait for the next call, whose longest context may be shorter. Each call takes the row
-            # with the longest context at least, so the loop ends.
+            # Rows with more room wait for the next call, whose longest context may be shorter. Each call takes at least
+            # the row with the longest context, so the loop ends.
             yield [row for row, room in waiting.items() if room <= most_tokens], most_tokens
             waiting = {row: room for row, room in waiting.items() if room > most_tokens}
 
     def _take(self, one: Conversation, drawn: Completions, place: int) -> None:
-        """Add a turn to a conversation, and the environment's answer to it.
+        """Add a turn, and the environment's answer to it, to a conversation.
 
-        The call's limit may exceed the row's own. Noise is by position, so the tokens within the row's limit are those
-        that a call with that limit would have sampled.
+        The call's limit may exceed the row's own limit. Noise depends on the position, so the tokens within the row's
+        limit are the same as from a call with that limit.
         """
         drawn_tokens = int(drawn.lengths[place])
         length = min(drawn_tokens, self._room(one))
@@ -159,7 +164,7 @@ class Dialogue:
         one.tokens += own
         one.logps += drawn.logps[place, :length].tolist()
         one.said.append(self.model.decode(own))
-        # Characters of the whole text, not the sum over turns: decoding turn by turn may split a character.
+        # The end counts characters of the complete text, because decoding turn by turn may split a character.
         end = Turn(len(self.model.decode(one.tokens)), len(one.tokens))
         if length < drawn_tokens or drawn.truncated[place]:
             one.turns.append(end)
@@ -173,7 +178,7 @@ class Dialogue:
         said = self.model.encode_reply(reply.text, self.in_chat, behind=own[-1])
         one.interjections.append(Interjection(len(one.tokens), said))
         if self._room(one) < 1:
-            # The model will not read it, as no turn of its own follows.
+            # Remove the interjection, because no turn follows in which the model would read it.
             one.interjections.pop()
             one.truncated = one.ended = True
 
@@ -185,14 +190,15 @@ def generate_rows(
     params: SamplingParams,
     on_finished: Callable[[int, list[int], bool], None] = lambda row, tokens, truncated: None,
 ) -> Completions:
-    """Continue each of N prompts once, with the noise of its key; equal prompts are computed once.
+    """Sample one completion for each of N prompts, with the noise of its key. Equal prompts are computed once.
 
-    on_finished: called with row, tokens and whether they are truncated. Raises as `Engine.generate`.
+    on_finished: called as on_finished(row, tokens, truncated) for each completion.
+    Raises the errors of `Engine.generate`.
     """
     with_prompt: dict[tuple[int, ...], list[int]] = {}
     for row, prompt in enumerate(prompts):
         with_prompt.setdefault(tuple(prompt), []).append(row)
-    # One call of an engine samples each of its prompts equally often, so prompts are grouped by their count.
+    # A call of an engine samples every prompt equally often, so prompts are grouped by how often they occur.
     by_count: dict[int, list[list[int]]] = {}
     for rows in with_prompt.values():
         by_count.setdefault(len(rows), []).append(rows)
@@ -201,7 +207,7 @@ def generate_rows(
     for groups in by_count.values():
         own = [row for rows in groups for row in rows]
 
-        # `own` is bound as a default, because the loop's next round rebinds the name.
+        # `own` is bound as a default argument, because the loop rebinds the name.
         def told(place: int, tokens: list[int], truncated: bool, own: list[int] = own) -> None:
             on_finished(own[place], tokens, truncated)
 

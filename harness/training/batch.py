@@ -1,6 +1,6 @@
-"""The completions of a training step, from the prompt to the optimiser.
+"""The completions of a training step, from sampling to the optimiser.
 
-Shapes: N rows (completions), those of a prompt adjacent; T longest completion. Tensors are on the CPU.
+Shapes: N completions, with those of a prompt adjacent; T tokens of the longest completion. Tensors are on the CPU.
 """
 
 from __future__ import annotations
@@ -42,101 +42,101 @@ T = TypeVar("T")
 Origin = Literal["policy", "teacher", "given"]
 
 UNFILLED = torch.empty(0)
-"""Placeholder for a tensor of N rows that a later stage fills in."""
+"""Placeholder for a tensor that a later stage fills in."""
 UNSCORED = Scores(UNFILLED, UNFILLED, UNFILLED)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
-    """N completions on their way through a step: each stage returns the batch with more of its fields filled."""
+    """The N completions of a step. Each stage of the step returns the batch with more of its fields filled."""
 
-    # Filled when the completions are sampled (harness.run.learning.writers).
+    # These fields are filled by sampling (harness.run.learning.writers).
     sequences: Sequences
     sampler_logps: Tensor
     """[N, T] log-probs that the sampler reported."""
     truncated: Tensor
-    """Bool [N]: ended by the limit on completion tokens."""
+    """Bool [N]: true if the limit on completion tokens was reached."""
     groups: Tensor
-    """[N] int64, equal for completions of one prompt."""
+    """[N] int64, equal for completions of the same prompt."""
     max_completion_tokens: int
-    """The limit under which they were sampled."""
+    """The limit on completion tokens."""
     problems: Sequence[Problem] = ()
-    """[N] the problem that each row's prompt poses."""
+    """[N] the problem of each row's prompt."""
     turns: Sequence[Sequence[Turn]] = ()
-    """[N] the turns of each completion; empty without an environment."""
+    """[N] the turns of each completion; empty if the task has no environment."""
     cost: GenerationCost = field(default_factory=GenerationCost)
     rollout_s: float = 0.0
-    """Wall-clock of sampling, encoding included."""
+    """Wall-clock time of sampling, including encoding."""
     origins: Sequence[Origin] = ()
-    """[N] who wrote each completion; empty if all come from `rollout.sampler`'s policy."""
+    """[N] who wrote each completion; empty if the policy of `rollout.sampler` wrote all."""
     teacher_prompts: Sequence[Sequence[int]] = ()
-    """[N] token ids of the teacher's prompts; empty if they are the policy's."""
+    """[N] token ids of the teacher's prompts; empty if they equal the policy's prompts."""
     steps_old: Tensor | None = None
-    """[N, T] int64: updates between the weights that sampled each token and those that train on it. None if the current
-    policy sampled all tokens.
+    """[N, T] int64: the number of updates between the weights that sampled a token and the weights that train on it.
+    None if the current policy sampled all tokens.
     """
     drawn_tokens: int | None = None
-    """Tokens that the step sampled, if their number is not that of its completions (`rollout.partial`)."""
+    """Number of tokens that the step sampled, if it differs from the tokens of its completions (`rollout.partial`)."""
 
-    # Filled when they are graded and rewarded (harness.run.learning.rollouts).
+    # These fields are filled by grading and rewarding (harness.run.learning.rollouts).
     attempts: Sequence[Attempt] = ()
-    """[N] the completions with their verdicts, as reward parts see them."""
+    """[N] the completions with their verdicts, as reward parts receive them."""
     rewards: Tensor = UNFILLED
     """[N] float32; NaN for a completion that could not be scored."""
     reward_columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Recorded columns of [N] numbers each: `reward`, and each part before its weight as `reward/<name>`."""
+    """Columns for records, each of [N] numbers: `reward`, and `reward/<name>` for the unweighted value of each part."""
     token_rewards: Tensor | None = None
-    """[N, T] rewards of steps within completions, to which `prepare` adds the KL; see `algorithms.advantages`."""
+    """[N, T] rewards of steps within completions; see `algorithms.advantages`. `prepare` adds the KL penalty."""
     rewarded_tokens: Tensor | None = None
-    """[N] int64: how many tokens of each completion affect its reward and enter the loss; None for all."""
+    """[N] int64: how many first tokens of each completion affect its reward and enter the loss; None: all tokens."""
     answers: GoldAnswers | None = None
-    """The gold answers in the supervised term of the loss."""
+    """The gold answers for the supervised term of the loss; None if there is no such term."""
     correct: Tensor = UNFILLED
     """Bool [N]: the grader's verdict, for metrics only."""
     reward_s: float = 0.0
-    """Wall-clock of grading and rewarding."""
+    """Wall-clock time of grading and rewarding."""
     refill_rounds: int = 0
 
-    # Filled by `filter_rows`.
+    # These fields are filled by `filter_rows`.
     loss_mask: Tensor = UNFILLED
     """Bool [N, T]: completion tokens that enter the loss."""
     places: Tensor = UNFILLED
-    """[N] int64: the index of each row before rows were left out."""
+    """[N] int64: the index of each row before rows were removed."""
 
-    # Filled by `prepare`.
+    # These fields are filled by `prepare`.
     scores: Scores = UNSCORED
-    """The policy's scores before the first optimiser step; filled in during training if `scored_while_training`."""
+    """The policy's scores before the first optimiser step. If `scored_while_training`, training fills them in."""
     ref_logps: Tensor | None = None
-    """[N, T] log-probs under the reference policy of the objective's KL."""
+    """[N, T] log-probs under the KL's reference policy; None if the KL needs no reference model."""
     teacher_logps: Tensor | None = None
-    """[N, T] log-probs under the teacher, for distill.where=reward."""
+    """[N, T] log-probs under the teacher; None unless distill.where=reward."""
     returns: Tensor | None = None
-    """[N, T] the critic's targets."""
+    """[N, T] the critic's targets; None without a critic."""
 
     def __len__(self) -> int:
         return len(self.groups)
 
     @property
     def generated_tokens(self) -> int:
-        """The number of tokens that the step sampled; given completions cost nothing."""
+        """The number of tokens that the step sampled. Tokens of given completions do not count."""
         if self.drawn_tokens is not None:
             return self.drawn_tokens
         return int(self.sequences.lengths[self.drawn].sum())
 
     @property
     def drawn(self) -> Tensor:
-        """Bool [N]: True for completions sampled by a model, False for given ones."""
+        """Bool [N]: True for completions that a model sampled, False for given completions."""
         if not self.origins:
             return torch.ones(len(self), dtype=torch.bool)
         return torch.tensor([origin != "given" for origin in self.origins])
 
     @cached_property
     def for_teacher(self) -> Sequences:
-        """The completions under the teacher's prompts."""
+        """The completions after the teacher's prompts."""
         return replace(self.sequences, prompts=self.teacher_prompts) if self.teacher_prompts else self.sequences
 
     def by_group(self, values: Sequence[T]) -> list[Sequence[T]]:
-        """Split values [N] by prompt."""
+        """Split a sequence of N values into one sequence per prompt."""
         # The rows of a group are adjacent, so each group is a slice.
         sizes = torch.unique_consecutive(self.groups, return_counts=True)[1].tolist()
         ends = list(itertools.accumulate(sizes))
@@ -150,9 +150,10 @@ class Batch:
     def of_completions(
         cls, prompts: Sequence[Sequence[int]], drawn: Completions, first_example: int, max_completion_tokens: int
     ) -> Batch:
-        """Build a batch of completions, equally many per prompt (token ids).
+        """Build a batch from completions, with the same number for each prompt.
 
-        Groups are numbered from first_example on.
+        prompts: token ids.
+        first_example: the number of the first prompt's group; further groups count up from it.
         """
         samples = len(drawn.lengths) // len(prompts)
         return cls(
@@ -166,27 +167,24 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Join the rewarded rounds of one step into one batch.
-
-        Their groups must have different numbers.
-        """
+        """Join the rewarded rounds of a step into one batch. No two rounds may have a group with the same number."""
         if len(batches) == 1:
             return batches[0]
         columns = {own.name: _joined([getattr(batch, own.name) for batch in batches]) for own in fields(cls)}
-        # NaN in token_rewards means that no step ends at a token, and none ends in padding.
+        # NaN in token_rewards means that no step ends at this token. No step ends in padding.
         columns["token_rewards"] = _joined([batch.token_rewards for batch in batches], padding=torch.nan)
         limit, rounds = batches[0].max_completion_tokens, len(batches) - 1
         return cls(**columns | {"max_completion_tokens": limit, "refill_rounds": rounds})
 
 
 def _joined(values: Sequence[Any], padding: float = 0) -> Any:
-    """Join the values of one field: the rows one after another, or the sum if it has no rows, such as a duration."""
+    """Join the values of one field by concatenating rows. Values without rows, such as durations, are summed."""
     first = values[0]
     if first is None or first is UNFILLED:
         return first
     if isinstance(first, Tensor):
         if first.ndim > 1:
-            # Each round is only as wide as its own longest completion.
+            # Rounds may differ in width, because each is as wide as its longest completion.
             longest = max(value.shape[1] for value in values)
             values = [pad(value, (0, longest - value.shape[1]), value=padding) for value in values]
         return torch.cat(list(values))
@@ -217,12 +215,12 @@ def _rows(value: Any, chosen: Tensor) -> Any:
 
 
 def filter_rows(objective: Objective, batch: Batch) -> Batch:
-    """Apply the knobs `overlong` and then `zero_std` to a rewarded batch, which can become empty.
+    """Apply the knobs `overlong` and then `zero_std` to a rewarded batch, which may become empty.
 
-    overlong: `mask_after` takes truncated completions out of the loss only. `mask_before` also makes their reward NaN,
-    so that no baseline or std sees it. `drop` removes them. zero_std: groups whose scored rewards are all equal are
-    kept, masked out of the loss, or removed. `drop` and `refill` remove them; for `refill` more are sampled, see
-    `harness.run.learning.rollouts`.
+    * overlong: `mask_after` masks truncated completions from the loss. `mask_before` also makes their reward NaN, so
+      that it does not count in any baseline or std. `drop` removes them.
+    * zero_std: concerns groups whose scored rewards are all equal. `keep` keeps them, `mask` masks them from the loss,
+      and `drop` and `refill` remove them. For `refill`, `harness.run.learning.rollouts` samples more prompts.
     """
     truncated, kept = batch.truncated, torch.ones_like(batch.truncated)
     mask = batch.sequences.mask
@@ -240,7 +238,7 @@ def filter_rows(objective: Objective, batch: Batch) -> Batch:
             )
         case "drop":
             kept = ~truncated
-    # Dropped rows are hidden from the comparison: a group is judged by the rewards that remain.
+    # Dropped rows do not count: a group has equal rewards if its remaining rewards are equal.
     alike = zero_std_rows(batch.rewards.masked_fill(~kept, torch.nan), batch.groups)
     if objective.zero_std == "mask":
         batch = replace(batch, loss_mask=batch.loss_mask & ~alike[:, None])
@@ -250,10 +248,12 @@ def filter_rows(objective: Objective, batch: Batch) -> Batch:
 
 
 def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
-    """Return a bool [N] mask of the rows of groups whose scored rewards are all equal.
+    """Return a bool mask [N] of the rows in groups whose scored rewards are all equal.
 
-    That includes groups with one scored reward or none. rewards [N], NaN if a completion could not be scored; groups
-    [N] integers.
+    Groups with at most one scored reward are included.
+
+    rewards [N]: NaN for a completion that could not be scored.
+    groups [N]: integers.
     """
     group = torch.unique(groups, return_inverse=True)[1]
     scored = ~rewards.isnan()
@@ -263,7 +263,7 @@ def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
         values = rewards.masked_fill(~scored, fill)
         return torch.full((count,), fill, dtype=rewards.dtype).scatter_reduce(0, group, values, reduce)[group]
 
-    # A group without scored rewards keeps the fill values, and inf >= -inf holds.
+    # A group without scored rewards keeps the fill values, so it is included: inf >= -inf.
     return extreme(torch.inf, "amin") >= extreme(-torch.inf, "amax")
 
 
@@ -276,10 +276,11 @@ def prepare(
     scored_while_training: bool,
     teacher: Teacher | None = None,
 ) -> tuple[Batch, Coefficients]:
-    """Score a filtered batch unless training will, put the KL into its rewards, and update the controllers.
+    """Score a filtered batch, add the KL penalty to its rewards, and update the coefficients' controllers.
 
-    reference: the policy that the objective's KL refers to, if it needs a model of its own. Returns the batch and the
-    coefficients in force for it.
+    reference: the KL's reference policy; None if the KL needs no separate model.
+    scored_while_training: whether training computes the policy's scores, so that they are left empty here.
+    Returns the batch and its loss coefficients.
     """
     mask = batch.sequences.mask
     scores = Scores.empty(batch.sequences)
@@ -289,16 +290,16 @@ def prepare(
     teacher_logps = None
     if objective.distill.where == "reward" and teacher is not None:
         teacher_logps = scorer.logps_of(teacher.model, batch.for_teacher)
-    # Read before `observe_kl`, so that this batch's KL changes the coefficient of the next batch only.
+    # The coefficients are read before `observe_kl`, so that this batch's KL affects only the next batch.
     coefficients = controlled.in_force(_entropy_nats(objective, scores, mask))
     token_rewards = batch.token_rewards
     if objective.kl.where != "none" and ref_logps is not None:
         if objective.kl.where == "reward":
             penalties = kl_penalties(objective.kl, scores.logps, ref_logps, coefficients.kl, mask)
-            # NaN marks tokens where no step ends; the penalty is due at them too.
+            # NaN marks tokens where no step ends, but the penalty applies to these tokens too.
             token_rewards = penalties if token_rewards is None else token_rewards.nan_to_num(0.0) + penalties
         if objective.kl.control == "adaptive" and mask.any():
-            # The policy has not moved since it was scored, so current and old log-probs are the same tensor.
+            # The policy has not changed since it was scored, so its current and old log-probs are the same tensor.
             estimates = kl_estimate(objective.kl.estimator, scores.logps, ref_logps, scores.logps)
             controlled.observe_kl(float(estimates[mask].mean()), len(mask))
     returns = None
@@ -316,10 +317,13 @@ def prepare(
 
 
 def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor], seed: int, step: int) -> Tensor:
-    """Return the advantages [N, T] of a prepared batch for one pass over it.
+    """Return the advantages [N, T] of a prepared batch for one pass (epoch) over it.
 
-    steps: the row indices of each optimiser step of the pass. The advantages come from rewards, plus the teacher's with
-    distill.where=reward. Raises ValueError if the teacher has not scored the batch.
+    The advantages come from rewards. With distill.where=reward, the teacher's advantages are added. While the critic
+    warms up, all are 0.
+
+    steps: the row indices of each optimiser step of the pass.
+    Raises ValueError if distill.where=reward but the teacher has not scored the batch.
     """
     if policy_waits(objective, step):
         return torch.zeros(batch.sequences.completions.shape)
@@ -346,7 +350,7 @@ def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor],
 
 
 def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
-    """Return the number of each row's optimiser step, [rows] int64; steps: the row indices of each."""
+    """Return the number of the optimiser step that each row is in: [rows] int64. steps: the row indices of each."""
     split = torch.zeros(rows, dtype=torch.long)
     for number, own in enumerate(steps):
         split[own] = number
@@ -354,7 +358,7 @@ def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
 
 
 def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:
-    """Return the mean entropy per token that steers the adaptive bonus, or 0 for an empty batch."""
+    """Return the mean entropy per token for the bonus's controller, or 0 if it has none or there are no tokens."""
     adaptive = objective.entropy.adaptive
     if adaptive.type == "none" or not mask.any():
         return 0.0
@@ -363,11 +367,11 @@ def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:
 
 
 def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
-    """Return for each row the row with which its whole group is compared, [N] int64."""
+    """Return the peer of each row, [N] int64: the index of the row that its whole group is compared with."""
     peers = torch.zeros_like(groups)
     for name in torch.unique(groups).tolist():
         rows = (groups == name).nonzero()[:, 0]
-        # Keyed by group and step, so a group's peer does not depend on the other groups in the batch.
+        # The key is group and step, so a group's peer does not depend on the other groups in the batch.
         key = random_key(seed, "select", step=step, example=name)
         peers[rows] = rows[permutation(len(rows), key)[0]]
     return peers
@@ -375,9 +379,9 @@ def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
 
 @dataclass
 class ControlledCoefficients:
-    """Coefficients of the entropy bonus and the KL, adapted from batch to batch by a measurement.
+    """The coefficients of entropy bonus and KL. Controllers adapt them from batch to batch.
 
-    Fixed coefficients keep the objective's values.
+    A coefficient without a controller keeps the objective's value.
     """
 
     objective: Objective
@@ -389,7 +393,7 @@ class ControlledCoefficients:
         self.kl = 0.0 if self.objective.kl.where == "none" else self.objective.kl.beta
 
     def in_force(self, entropy_nats: float) -> Coefficients:
-        """Return the coefficients for a batch with this policy entropy, then step the entropy controller."""
+        """Return the coefficients for a batch with this policy entropy, then update the entropy controller."""
         adaptive = self.objective.entropy.adaptive
         if adaptive.type == "none":
             return Coefficients(entropy=self.entropy, kl=self.kl)
@@ -398,7 +402,7 @@ class ControlledCoefficients:
         return Coefficients(entropy=applied, kl=self.kl)
 
     def observe_kl(self, kl_nats: float, completions: int) -> None:
-        """Let the KL controller take its step after a batch of `completions` completions with this KL per token."""
+        """Update the KL controller after a batch of this many completions with this KL per token."""
         kl = self.objective.kl
         if kl.where != "none" and kl.control == "adaptive":
             self.kl = next_kl_coefficient(kl, self.kl, kl_nats, completions)

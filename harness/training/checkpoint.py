@@ -1,6 +1,7 @@
-"""Checkpoints: weights as safetensors next to the trainer's state, written to a side folder, checksummed and renamed.
+"""Checkpoints: weights as safetensors and the trainer's state, with checksums.
 
-The checkpoint of step 0 holds neither: it refers to the model that the cell starts with.
+A checkpoint is written to a temporary folder, which is then renamed. The checkpoint of step 0 contains neither weights
+nor state: it refers to the model that the cell starts with.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from harness.training.states import CellProgress, TrainerState
 from harness.training.tensors import on_host
 
 KEPT = 2
-"""Checkpoints of a cell that stay on the disk."""
+"""Number of a cell's newest checkpoints that are kept."""
 FORMAT = 6
-"""Raised when the checkpoint format changes. A cell with older checkpoints starts again, and gives the same numbers."""
+"""Increased when the checkpoint format changes. A cell with older checkpoints restarts, and gives the same numbers."""
 _PREFIX = "step-"
 _FILES = ("weights.safetensors", "trainer.pt")
 _FIELDS = {
@@ -51,49 +52,46 @@ class Checkpoint:
     step: int
     """The last completed step."""
     generated_tokens: int
-    """All tokens generated so far."""
+    """The number of tokens generated so far."""
     weights: dict[str, Tensor]
-    """The policy's weights, without those that training leaves alone (see `trained_weights`); empty at the start."""
+    """The policy's weights, without frozen ones (see `trained_weights`); empty before the first step."""
     trainer: TrainerState
-    """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
+    """The learner's state: optimiser with float32 masters, critic, reference, coefficients, weights at round start."""
     progress: CellProgress
     records: Counted = field(default_factory=dict)
-    """How much of each of the cell's files belongs to it; see `harness.records.cell.CellRecord.count`."""
+    """How much of each of the cell's files this checkpoint covers; see `harness.records.cell.CellRecord.count`."""
     epoch: int = 0
-    """The number of the start of the cell that wrote it."""
+    """The number of the cell's launch that wrote this checkpoint."""
 
     @property
     def is_start(self) -> bool:
-        """True if it refers to the model that the cell starts with, and a learner that has learned nothing."""
+        """True if this is the checkpoint before the first step, which refers to the cell's starting model."""
         return not self.weights
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the part of a model's state that a checkpoint holds: all but the weights that take no gradient.
+    """Return the part of a model's state that a checkpoint stores: everything except frozen weights.
 
-    For a model with adapters, that is the adapters alone: the base is loaded from `model.source` again.
+    For a model with adapters these are the adapters, because the base is loaded again from `model.source`.
     """
     frozen = _frozen(model)
     return {name: weight for name, weight in model.state_dict().items() if name not in frozen}
 
 
 def all_finite(weights: Iterable[Tensor]) -> bool:
-    """Return whether no number among the weights, which are on one device, is infinite or NaN.
-
-    The host waits once.
-    """
-    # The largest absolute value is finite exactly if all values are: inf and NaN both propagate to it.
+    """Return whether all weights are finite. They must be on one device, for which the host waits once."""
+    # The largest absolute value is finite exactly if all values are, because inf and NaN propagate to it.
     largest = torch._foreach_norm([weight.detach() for weight in weights if weight.is_floating_point()], torch.inf)
     return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
 
 
 def load_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load what `trained_weights` returned into a model that holds the starting weights.
+    """Load the weights from `trained_weights` into a model that has the starting weights.
 
-    Raises RuntimeError if the weights are of another model.
+    Raises RuntimeError if the weights belong to another model.
     """
     missing, unexpected = model.load_state_dict(parts_of(model, weights), strict=False)
-    # `strict=False` because frozen weights are missing on purpose; anything else missing or unknown is an error.
+    # `strict=False`, because frozen weights are missing on purpose. Other missing or unknown names are errors.
     strangers = [*(set(missing) - _frozen(model)), *unexpected]
     if strangers:
         raise RuntimeError(f"the weights are of another model: {', '.join(sorted(strangers)[:3])}")
@@ -104,9 +102,9 @@ def _frozen(model: nn.Module) -> set[str]:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write `folder/step-NNNNNN` atomically, then drop all checkpoints but the newest two.
+    """Write `folder/step-NNNNNN` atomically, then remove all but the newest KEPT checkpoints.
 
-    Checkpoints of later steps, left by earlier starts of the cell, are dropped too: their steps are trained again.
+    Checkpoints of later steps, which earlier launches of the cell left, are removed too. Those steps are trained again.
     """
     final = checkpoint_path(folder, checkpoint.step)
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,8 +112,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     def write(aside: Path) -> None:
         checksums = {}
         if not checkpoint.is_start:
-            # safetensors' own writer would turn a full disk into an error of its own, so its bytes pass through
-            # `_Checked` as well.
+            # safetensors' own writer would turn a full disk into another error, so its bytes are written through
+            # `_Checked` too.
             with _Checked(aside / "weights.safetensors") as file:
                 file.write(weights_as_bytes(on_host(checkpoint.weights)))
                 checksums["weights.safetensors"] = file.checksum
@@ -135,7 +133,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         write_json(aside / "checkpoint.json", meta | {"digest": _digest(meta)})
 
     write_folder(final, write, replaces=True)
-    # Old checkpoints go only after the new one is on the disk, so that a crash always leaves one.
+    # Old checkpoints are removed only after the new one is on disk, so that a crash always leaves one.
     found = checkpoint_folders(folder)
     beyond = [path for path in found if step_of(path) > checkpoint.step]
     for old in [*beyond, *[path for path in found if path not in beyond][:-KEPT]]:
@@ -143,12 +141,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """Return the checkpoint folders of a cell, oldest first, and ignore anything else in it."""
+    """Return the checkpoint folders in a folder, oldest first. Anything else in the folder is ignored."""
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdecimal())
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return the path of a step's checkpoint among those of its cell."""
+    """Return the path of a step's checkpoint in the cell's folder of checkpoints."""
     return folder / f"{_PREFIX}{step:06d}"
 
 
@@ -161,11 +159,12 @@ def load_latest(
     fault: Callable[[Checkpoint], str | None] = lambda checkpoint: None,
     passed_over: Callable[[str], None] = lambda reason: None,
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that can be used, or None if there is none.
+    """Return the newest usable checkpoint, or None if there is none.
 
-    fault: returns a further reason why a checkpoint cannot be used, or None. passed_over: called with the reason for
-    each newer checkpoint that cannot be used. Raises UnusableCheckpointError if none can be used and at least one is
-    damaged: it may be restored.
+    fault: returns a further reason why a checkpoint is unusable, or None.
+    passed_over: called with the reason for each unusable checkpoint that is skipped.
+    Raises UnusableCheckpointError if no checkpoint is usable and at least one is damaged, because a damaged checkpoint
+    may be restored.
     """
     damaged: UnusableCheckpointError | None = None
     for path in reversed(checkpoint_folders(folder)):
@@ -175,7 +174,7 @@ def load_latest(
             passed_over(str(error))
             continue
         except UnusableCheckpointError as error:
-            # The newest damaged one is reported: restoring it saves the most steps.
+            # The error is about the newest damaged checkpoint, because restoring that one saves the most steps.
             damaged = damaged or error
             passed_over(str(error))
             continue
@@ -189,7 +188,7 @@ def load_latest(
 
 
 class UnusableCheckpointError(DamagedRecordError):
-    """A checkpoint whose files are not what was written."""
+    """A checkpoint whose files are damaged."""
 
 
 class OtherFormatError(UnusableCheckpointError):
@@ -199,7 +198,7 @@ class OtherFormatError(UnusableCheckpointError):
 def load_checkpoint(path: Path) -> Checkpoint:
     """Load the checkpoint in a folder.
 
-    Raises UnusableCheckpointError if it cannot be used.
+    Raises UnusableCheckpointError if it is damaged, and OtherFormatError if another version of bench wrote it.
     """
     try:
         meta = _read_meta(path)
@@ -223,9 +222,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
-    """Return the content of checkpoint.json after verifying the checksums of all files."""
+    """Verify the checksums of all files and return the content of checkpoint.json."""
     meta = read_object(path / "checkpoint.json")
-    # Checked first: another version may compute the digest differently, and its checkpoints are not damaged.
+    # The format is checked first, because another version may compute the digest differently.
     if isinstance(meta["format"], int) and meta["format"] != FORMAT:
         raise OtherFormatError("training.other_format", path=path, format=meta["format"])
     if meta.pop("digest") != _digest(meta):
@@ -246,28 +245,28 @@ def _unusable(path: Path, fault: str) -> UnusableCheckpointError:
 
 
 def _digest(meta: Mapping[str, object]) -> str:
-    """Return the digest of checkpoint.json, computed without the digest itself."""
+    """Return the digest of checkpoint.json's content. `meta` must not contain the digest itself."""
     return hashlib.blake2b(json.dumps(meta, sort_keys=True).encode(), digest_size=20).hexdigest()
 
 
 def weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
-    """Serialise weights on the host into the content of a safetensors file."""
+    """Return weights, which must be on the host, in the format of a safetensors file."""
     held: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, weight in weights.items():
         own = weight.detach().contiguous()
         storage = own.untyped_storage().data_ptr()
-        # Tied weights share storage, which safetensors refuses; `load_state_dict` ties them again.
+        # safetensors refuses tied weights, which share storage, so they are cloned. Loading them keeps the tie.
         held[name] = own.clone() if storage in storages else own
         storages.add(storage)
     return save(held)
 
 
 class _Checked:
-    """A new file that is written from beginning to end, and the checksum of its content.
+    """A new file that computes the checksum of its content while it is written.
 
-    torch writes one tensor at a time, so a state takes no memory a second time. If a write fails, as on a full disk,
-    torch raises an error of its own. Leaving the context raises the error of the write instead.
+    torch writes one tensor at a time, so no second copy of a state is in memory. If a write fails, for example because
+    the disk is full, torch raises another error. Leaving the context raises the original error instead.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Cold start: supervised fine-tuning on demonstrations, which gives RL a policy to start from."""
+"""Cold start: supervised fine-tuning on demonstrations, to get a starting policy for RL."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from harness.training.sequences import Sequences, score_completions
 from harness.training.supervised import Progress, train_supervised
 
 MICRO_BATCH_TOKENS = 2048
-"""The most tokens of one forward pass, padding included; a single longer row still passes alone."""
+"""Maximum number of tokens, including padding, in one forward pass. A longer row is computed alone."""
 
 
 class Recipe(Settings):
     """The recipe of a model that `bench coldstart` trains.
 
-    source: as `model.source`, or `scratch:tiny` for random weights of the tiny architecture.
+    source: a `model.source`, or `scratch:tiny` for the tiny architecture with random weights.
     """
 
     source: str
@@ -35,7 +35,7 @@ class Recipe(Settings):
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Load a recipe; raise RefusedError with all faults of the file."""
+    """Load a recipe. Raises RefusedError if the file has faults, naming all of them."""
     try:
         return Recipe.model_validate(load_yaml(path))
     except ValidationError as error:
@@ -50,9 +50,12 @@ def fine_tune(
 ) -> None:
     """Fine-tune `start` in place.
 
-    on_step(step, steps, loss in nats a token): called after every step. shown: endless demonstrations; by default the
-    recipe's. Loss: token-mean cross entropy over the demonstrations' completions of a step, end-of-sequence token
-    included. Raises ValueError for weights of less than float32, in which small steps would be lost.
+    The loss is the mean cross entropy per token over the completions of a step's demonstrations, including their
+    end-of-sequence tokens.
+
+    on_step: called as on_step(step, steps, loss in nats per token) after every step.
+    shown: an endless iterator of demonstrations; default: the recipe's.
+    Raises ValueError if the weights are less precise than float32, because small steps would be rounded away.
     """
     if torch.finfo(start.model.dtype).bits < 32:
         raise ValueError(f"the cold start trains weights in float32, and these are {start.model.dtype}")
@@ -65,7 +68,7 @@ def fine_tune(
         sequences = Sequences.of(prompts, completions, said)
         for rows in sequences.micro_batches(torch.arange(len(batch)), MICRO_BATCH_TOKENS):
             logps, _ = score_completions(start.model, sequences, rows, 1.0, start.pad_token_id)
-            # Divided by the tokens of the whole step, so that the micro-batches' losses add up to the step's mean.
+            # Divided by the tokens of the complete step, so that the losses of its micro-batches add up to its mean.
             yield -logps.sum() / sequences.lengths.sum()
 
     train_supervised(weights, recipe.learning_rate, recipe.steps, losses, on_step, recipe.weight_decay)

@@ -1,14 +1,15 @@
-"""The training data of a cold start: problems with their solutions, as prompts and completions of the model.
+"""The training data of a cold start: problems with their solutions, encoded as prompts and completions.
 
-A solution has steps and an answer, with the template's end of thinking between them. It can be shown in two modes,
-which fuses them into one model (Qwen3, 2505.09388). If it is shown whole, the prompt asks for steps. If it is shown
-without its steps, the prompt asks for the answer at once. A solution can also be shown with its steps cut off at a
-budget, so that the model learns to answer from incomplete steps. Qwen3 reports that it needs no such examples.
+A solution has steps and an answer, separated by the template's end of thinking. It can be shown in two modes, so that
+one model learns both (Qwen3, 2505.09388). In one, the prompt asks for steps, and the completion is the complete
+solution. In the other, the prompt asks for the answer at once, and the completion has no steps. A third kind of example
+cuts the steps off at a budget, so that the model learns to answer from incomplete steps. Qwen3 reports that it needs no
+such examples.
 
-If a task has an environment, each line of a solution is a turn. The environment answers as always, and only the turns
-are trained on.
+If the task has an environment, each line of a solution is a turn. The environment answers as it does in sampling, and
+only the turns are trained on.
 
-This module does not import torch, because plans look at demonstrations too.
+This module does not import torch, because plans read demonstrations too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Item = TypeVar("Item")
 
 
 def require_demonstrations(recipe: SupervisedColdStart) -> None:
-    """Raise RefusedError or EvalError if the demonstrations are unavailable, or lack steps to leave out or cut."""
+    """Raise RefusedError or EvalError if demonstrations are missing, or lack steps that the recipe must remove."""
     if recipe.data == MIXED_DEMONSTRATIONS:
         return
     template, task = get_template(recipe.template), _task_of(recipe)
@@ -48,7 +49,7 @@ def require_demonstrations(recipe: SupervisedColdStart) -> None:
 
 
 class Demonstration(NamedTuple):
-    """One prompt and its completion, as token ids; interjections: an environment's words within the completion."""
+    """A prompt and its completion as token ids, and the environment's answers within the completion."""
 
     prompt: list[int]
     completion: list[int]
@@ -56,9 +57,9 @@ class Demonstration(NamedTuple):
 
 
 def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -> Iterator[Demonstration]:
-    """Yield demonstrations without end, leaving out those longer than the recipe's limit.
+    """Yield demonstrations endlessly, skipping those with a completion longer than the recipe's limit.
 
-    Raises RefusedError if none of the first 10,000 fits the limit.
+    Raises RefusedError if none of the first 10,000 is within the limit.
     """
     template = get_template(recipe.template)
     task = _task_of(recipe)
@@ -85,10 +86,10 @@ def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) ->
 def _encoded(
     model: LanguageModel, template: Template, recipe: SupervisedColdStart, problem: str, solution: str, number: int
 ) -> Demonstration:
-    """Encode one demonstration in the mode that is sampled for its number.
+    """Encode one demonstration, in a mode that is drawn with its number as the key.
 
-    If steps are cut off, they and the words that stop them belong to the prompt. The model learns to answer after them,
-    not to break off by itself.
+    If the steps are cut off, the remaining steps and the words that stop them are part of the prompt. So the model
+    learns to answer after these words, but not to stop thinking by itself.
     """
     way = uniform(random_key(recipe.seed, "select", number, "mode"))
     if way < recipe.direct_frac:
@@ -100,7 +101,7 @@ def _encoded(
         return Demonstration(prompt, model.encode_completion(solution))
     steps, answer = _steps_and_answer(template, recipe, problem, solution)
     thought, stop = model.encode_text(steps), model.encode_text(template.thinking.stop)
-    # Uniform between one token and all of them. The key is not the mode's, or the budget would depend on the mode.
+    # The budget is uniform from one token to all. Its key differs from the mode's, so that the two are independent.
     budget = 1 + int(len(thought) * uniform(random_key(recipe.seed, "select", number, "budget")))
     return Demonstration([*prompt, *thought[:budget], *stop], model.encode_completion(answer.lstrip()))
 
@@ -120,7 +121,7 @@ def _played(model: LanguageModel, template: Template, environment: Environment, 
 
 
 def _steps_and_answer(template: Template, recipe: SupervisedColdStart, problem: str, solution: str) -> tuple[str, str]:
-    """Split a solution into steps and answer; raise RefusedError if it has no steps."""
+    """Split a solution into steps and answer. Raises RefusedError if it has no steps."""
     parts = template.thinking.parts(solution)
     if parts is None:
         raise RefusedError(
@@ -135,7 +136,7 @@ def _steps_and_answer(template: Template, recipe: SupervisedColdStart, problem: 
 
 
 def demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
-    """Yield (problem, solution) without end; rows of a file and of a task come in a new order each epoch."""
+    """Yield (problem, solution) endlessly. Rows of a file or task come in a new order in each epoch."""
     if recipe.data == MIXED_DEMONSTRATIONS:
         from evals.tasks import arithmetic
 
@@ -145,7 +146,7 @@ def demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
 
 
 def in_turn(rows: Sequence[Item], seed: int) -> Iterator[Item]:
-    """Yield rows without end, in a new order each epoch."""
+    """Yield rows endlessly, in a new order in each epoch."""
     for epoch in itertools.count():
         for index in permutation(len(rows), random_key(seed, "shuffle", step=epoch)):
             yield rows[index]
@@ -160,7 +161,7 @@ def _rows(recipe: SupervisedColdStart) -> list[tuple[str, str]]:
 
 
 def _task_of(recipe: SupervisedColdStart) -> Task | None:
-    """Return the task whose solutions are the demonstrations, or None if they come from elsewhere."""
+    """Return the task whose solutions are the demonstrations, or None if the recipe's data is not a task."""
     return get_task(recipe.data.removeprefix(SOLUTIONS_OF)) if recipe.data.startswith(SOLUTIONS_OF) else None
 
 

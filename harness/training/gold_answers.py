@@ -1,10 +1,10 @@
 """The likelihood of gold texts after a completion's reasoning: for rewards, and as a supervised term of the loss.
 
-The reasoning of a completion is its text up to the answer. The gold answer follows the mark that opens an answer, which
-is appended to a completion that has none. A gold solution takes the place of the mark. A frozen generator reads all of
-this as text, with its own tokenizer. The policy reads the tokens that it sampled.
+The reasoning of a completion is its text up to the answer. A gold answer follows the marker that opens an answer. If a
+completion has no such marker, it is appended. A gold solution replaces the marker. A frozen generator reads all of this
+as text, with its own tokenizer. The policy reads the tokens that it sampled.
 
-Shapes: N completions, T longest completion.
+Shapes: N completions, T tokens of the longest completion.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class GoldAnswers:
     """The gold answers of N completions, for the supervised term of JEPO (2503.19618)."""
 
     sequences: Sequences
-    """As prompt: the prompt, the reasoning and the opening mark. As completion: the gold answer."""
+    """Each prompt is a completion's prompt, reasoning and opening marker. Each completion is the gold answer."""
     weights: Tensor
-    """[N] float32: weight of each answer's log-likelihood in the loss, which has the same denominator as the
+    """[N] float32: weight of each answer's log-likelihood in the loss. It is divided by the denominator of the
     completion's tokens.
     """
 
@@ -54,9 +54,11 @@ class GoldAnswers:
     def add_gradient(
         self, scorer: SequenceScorer, rows: Tensor, divisors: Tensor, backward: Callable[[Tensor, PassTokens], None]
     ) -> Tensor:
-        """Call `backward` with the policy's loss of some rows (int64 indices), and return the loss.
+        """Call `backward` on the supervised loss of some rows (int64 indices), and return the detached loss.
 
-        It is the negative sum over rows of weight / divisor times log-likelihood; divisors [len(rows)] float.
+        The loss is -sum over rows of weight / divisor x log-likelihood.
+
+        divisors [len(rows)]: float.
         """
         factors = torch.zeros_like(self.weights)
         factors[rows] = self.weights[rows] / divisors
@@ -75,17 +77,18 @@ class GoldScorer:
     """Scores the likelihood of gold texts, for the reward parts that need it."""
 
     def __init__(self, spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:
-        """Bind the models that score; generator: the frozen model of `reward.vr_cli`, or None without that part."""
+        """Store the models that score. generator: the frozen model of `reward.vr_cli`; None without this part."""
         self._spec, self._policy, self._generator = spec, policy, generator
         self._form = answer_form(spec)
         self._template = get_template(spec.task.template)
         self._characters = TokenCharacters(policy.decode)
 
     def scored(self, batch: Batch, judges_reasoning: bool) -> Batch:
-        """Return the graded batch with scored attempts, and with the gold answers for the supervised term of the loss.
+        """Return the graded batch with gold scores of its attempts, and gold answers for the supervised loss term.
 
-        judges_reasoning: True if the reward is independent of all text after the opening marks. Equal rows are scored
-        once, so they tie exactly.
+        Equal rows are scored once, so that they tie exactly.
+
+        judges_reasoning: True if the reward is independent of all text after the opening markers.
         """
         attempts, answers = list(batch.attempts), None
         ends = [self._token_ends(batch.sequences, row, attempt) for row, attempt in enumerate(attempts)]
@@ -100,18 +103,18 @@ class GoldScorer:
         if self._generator is not None:
             gains = self._improvements(self._generator, attempts)
             attempts = [replace(one, perplexity_improvement=gain) for one, gain in zip(attempts, gains, strict=True)]
-        # If the reward ignores the text after the opening mark, its tokens must not enter the loss either.
+        # If the reward ignores the text after the opening marker, that text must not enter the loss either.
         rewarded = self._reasoning_tokens(attempts, ends) if judges_reasoning else None
         columns = gold_columns(batch.by_group(attempts))
         return replace(batch, attempts=attempts, reward_columns=columns, answers=answers, rewarded_tokens=rewarded)
 
     def _token_ends(self, sequences: Sequences, row: int, attempt: Attempt) -> list[int]:
-        """Return, for each token of a completion, how many characters of its text are complete after that token."""
+        """Return, for each token of a completion, how many characters of the text are complete after the token."""
         drawn = sequences.completions[row, : attempt.n_tokens].tolist()
         return list(accumulate(self._characters.of(drawn, attempt.text)))
 
     def _reasoning_tokens(self, attempts: Sequence[Attempt], ends: Sequence[list[int]]) -> Tensor:
-        """Return each completion's tokens up to the end of its opening mark, [N] int64; all if it has none."""
+        """Return the number of tokens up to the end of each opening marker, [N] int64, or all if there is none."""
         counts = []
         for attempt, own in zip(attempts, ends, strict=True):
             opening = None if self._form is None else self._form.opening_in(attempt.text)
@@ -119,9 +122,9 @@ class GoldScorer:
         return torch.tensor(counts)
 
     def _policy_rows(self, sequences: Sequences, attempts: Sequence[Attempt], ends: Sequence[list[int]]) -> Sequences:
-        """Build the policy's rows: prompt and reasoning of each completion as sampled tokens, then the gold answer.
+        """Build the policy's input rows: each completion's prompt and reasoning, as sampled, then the gold answer.
 
-        Raises ValueError if no mark opens the task's answers.
+        Raises ValueError if the task has no marker that opens answers.
         """
         form, policy = self._form, self._policy
         if form is None:
@@ -131,7 +134,7 @@ class GoldScorer:
             text, opening = attempt.text, form.opening_in(attempt.text)
             end = len(text) if opening is None else opening[1]
             last = bisect_left(own, end)
-            # A last token that reaches into the answer is dropped, and its part of the reasoning is encoded again.
+            # If the last token extends into the answer, it is dropped, and its part of the reasoning is encoded again.
             whole = last + (own[last] == end) if end else 0
             written = own[whole - 1] if whole else 0
             rest = text[written:end] + (form.opening if opening is None else "")
@@ -140,14 +143,14 @@ class GoldScorer:
         return Sequences.of(prompts, [gold_tokens(attempt.problem, "answer", form, policy) for attempt in attempts])
 
     def _improvements(self, generator: LanguageModel, attempts: Sequence[Attempt]) -> list[float]:
-        """Return the relative improvement of the gold text's perplexity, [N]; see `perplexity_improvement`."""
+        """Return [N] the `perplexity_improvement` of the gold text by each attempt's reasoning."""
         kind = self._spec.reward.of(VrCli).gold
         form = self._form if kind == "answer" else None
         opening = "" if form is None else form.opening
         by_id = {attempt.problem.id: attempt.problem for attempt in attempts}
         asked = {id: generator.encode(self._template.ask(one)) for id, one in by_id.items()}
         gold = {id: gold_tokens(one, kind, form, generator) for id, one in by_id.items()}
-        # Rows without reasoning come first: their perplexity is PPL_before.
+        # Rows without reasoning come first. Their perplexity is PPL_before.
         prompts = [[*prompt, *generator.encode_text(opening)] for prompt in asked.values()]
         texts = [*gold.values()]
         for attempt in attempts:
@@ -155,7 +158,7 @@ class GoldScorer:
             prompts.append([*asked[attempt.problem.id], *generator.encode_text(reasoning)])
             texts.append(gold[attempt.problem.id])
         logps = self._logps(generator, Sequences.of(prompts, texts), temperature=1.0)
-        # Not strict: `logps` continues with the rows that have reasoning.
+        # Not strict, because `logps` continues with the rows that have reasoning.
         before = dict(zip(asked, logps, strict=False))
         return [
             perplexity_improvement(before[attempt.problem.id], after, len(gold[attempt.problem.id]))
@@ -163,7 +166,7 @@ class GoldScorer:
         ]
 
     def _reasoning(self, text: str, form: AnswerForm | None) -> str:
-        """Return a completion's reasoning with the opening mark, or without it (form None) before a gold solution."""
+        """Return a completion's reasoning, followed by the opening marker unless `form` is None (gold solutions)."""
         if form is not None:
             opening = form.opening_in(text)
             return text + form.opening if opening is None else text[: opening[1]]
@@ -172,7 +175,7 @@ class GoldScorer:
 
     @torch.no_grad()
     def _logps(self, language_model: LanguageModel, sequences: Sequences, temperature: float) -> list[float]:
-        """Return the log-probs [N] of the completions, each summed over its tokens, in nats."""
+        """Return the log-prob of each of the N completions, summed over its tokens, in nats."""
         model, spec = language_model.model, self._spec
         rows, same_as = sequences.distinct_rows
         found = torch.zeros(len(same_as), dtype=torch.float64)
@@ -186,7 +189,7 @@ class GoldScorer:
 
 
 def answer_form(spec: RunSpec) -> AnswerForm | None:
-    """Return the answer form of the training task, or None if no mark opens its answers."""
+    """Return the answer form of the training task, or None if the task has no marker that opens answers."""
     return ANSWER_FORMS.get(get_task(spec.task.train).extract)
 
 
@@ -195,8 +198,9 @@ def gold_tokens(
 ) -> list[int]:
     """Return the token ids of a problem's gold text.
 
-    An answer ends with the closing mark or, without one, the end-of-sequence token; a solution ends with that token.
-    Raises ValueError if the problem has no such text, or no mark opens its answer.
+    An answer ends with the closing marker, or if the form has none, with the end-of-sequence token. A solution always
+    ends with the end-of-sequence token.
+    Raises ValueError if the problem has no solution, or if its answer has no form.
     """
     if kind == "solution":
         if problem.solution is None:

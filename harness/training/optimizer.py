@@ -1,8 +1,9 @@
-"""Splits a batch into optimiser steps: mini-batches, passes that fit the memory, and the optimiser.
+"""Optimiser steps: splits of a batch into mini-batches and into passes that fit in memory, and the optimiser itself.
 
-The optimiser moves named groups of weights at the run's learning rate, and clips each group by itself. Weights of less
-than float32 have float32 masters, and the masters are optimised. Most steps of a weight are smaller than half the
-distance to the next bfloat16, and would be lost. Gradients are summed over micro-batches in float32 too.
+The optimiser updates named groups of weights at the run's learning rate, and clips the gradient of each group
+separately. Weights of lower precision than float32 have float32 masters, which are optimised in their place, because
+most updates are smaller than half the distance to the next bfloat16 and would be rounded away. Gradients are also
+summed over micro-batches in float32.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class DivergedError(Exception):
-    """Loss, gradient or weights are no longer finite: a result, not a fault (the cell is scored and flagged)."""
+    """Loss, gradient or weights are no longer finite. This is a result, not a fault: the cell is scored and flagged."""
 
 
 class OptimizerStep(NamedTuple):
@@ -38,14 +39,14 @@ class OptimizerStep(NamedTuple):
 
     loss: float
     grad_norms: dict[str, float]
-    """The norm of each group's gradient, before clipping."""
+    """Group -> norm of its gradient before clipping."""
 
 
 class ClippedOptimizer:
-    """Optimises groups of weights (name -> weights) as `train.optimizer` says, without those that take no gradient.
+    """Optimises groups of weights (name -> weights) as `train.optimizer` says. Frozen weights are left out.
 
-    A weight of less than float32 is its master, rounded. The master starts with the weight's value at construction. The
-    weight's `grad` is float32.
+    A weight of lower precision than float32 always equals its master, rounded. The master starts at the weight's value.
+    The weight's `grad` is float32.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ClippedOptimizer:
     ) -> None:
         """Create masters and optimisers.
 
-        matrices: the weights that Muon moves (see `layer_matrices`); AdamW moves the others.
+        matrices: the weights that Muon updates (see `layer_matrices`). AdamW updates the others.
         """
         self._train = train
         self._rounded: list[Tensor] = []
@@ -70,8 +71,8 @@ class ClippedOptimizer:
             chosen = (own for weight, own in zip(trained, self._groups[name], strict=True) if id(weight) in of_layers)
             self._matrices.update(map(id, chosen))
         self._optimizers = torch_optimizers(self._train, [*self._groups.values()], self._matrices)
-        # Gradients are never None: optimisers skip weights without one. A step whose groups are all skipped would
-        # otherwise differ between a process that has trained before and one that has just resumed.
+        # Gradients are never None, because optimisers skip weights without one. Otherwise, a step without any gradient
+        # would differ between a process that has already trained and one that has just resumed.
         for weights in self._groups.values():
             for weight in weights:
                 weight.grad = torch.zeros_like(weight)
@@ -79,20 +80,20 @@ class ClippedOptimizer:
             # torch refuses a new `grad_dtype` while there is a gradient of another dtype.
             rounded.grad = None
             rounded.grad_dtype = torch.float32
-            # The same tensor: the backward pass adds to it, and the optimiser reads it.
+            # Both share one tensor, which the backward pass adds to and the optimiser reads.
             rounded.grad = master.grad
 
     def begin(self, step: int, **factors: float) -> dict[str, float]:
         """Prepare for batch `step` (from 1) and return each group's learning rate.
 
-        It is the scheduled rate times the group's factor, which is 1 unless it is given.
+        factors: group -> factor on the scheduled rate; default: 1.
         """
         if self._train.optimizer_reset == "per_rollout":
             self._optimizers = torch_optimizers(self._train, [*self._groups.values()], self._matrices)
         scheduled = self._train.learning_rate * schedule(step, self._train)
         rates = {name: scheduled * factors.get(name, 1.0) for name in self._groups}
         for optimizer in self._optimizers:
-            # Every optimiser has all groups in the same order, even those that are empty in it.
+            # Every optimiser has all groups in the same order, even if a group has no weights in it.
             for group, rate in zip(optimizer.param_groups, rates.values(), strict=True):
                 group["lr"] = rate
         return rates
@@ -102,15 +103,16 @@ class ClippedOptimizer:
             optimizer.zero_grad(set_to_none=False)
 
     def step(self, loss: float) -> OptimizerStep:
-        """Clip each group's gradient to train.max_grad_norm and move the weights.
+        """Clip each group's gradient to train.max_grad_norm and update the weights.
 
-        loss: the loss of these gradients. Several processes add up their losses and gradients first. Raises
-        DivergedError if the loss or a norm is not finite; no weight has moved then.
+        loss: the loss of these gradients. If there are several processes, losses and gradients are first summed over
+        them.
+        Raises DivergedError, without changing any weight, if the loss or a norm is not finite.
         """
         loss = Processes.here().sum(loss)
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss}")
-        # All norms are checked before any weight moves, so a diverged step leaves the weights of the step before.
+        # All norms are checked before any weight changes, so a diverged step keeps the weights of the previous step.
         clip, most = Processes.here().clip_gradient, self._train.max_grad_norm
         norms = {name: clip(weights, most) for name, weights in self._groups.items()}
         for name, norm in norms.items():
@@ -118,8 +120,7 @@ class ClippedOptimizer:
                 raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
         for optimizer in self._optimizers:
             optimizer.step()
-        # A fused optimiser writes without autograd's knowledge, and engines rely on the count of writes: see
-        # `weight_version`.
+        # A fused optimiser writes to weights without incrementing their version, which `weight_version` relies on.
         increment_version(weight for weights in self._groups.values() for weight in weights)
         if self._masters:
             with torch.no_grad():
@@ -127,7 +128,7 @@ class ClippedOptimizer:
         return OptimizerStep(loss, norms)
 
     def state_dict(self) -> OptimizerState:
-        """Return the optimiser's state, Muon's under `matrices`, and the masters in the order of their weights."""
+        """Return the state of AdamW, that of Muon under `matrices`, and the masters in the order of their weights."""
         first, *others = [optimizer.state_dict() for optimizer in self._optimizers]
         masters = [master.detach() for master in self._every_master()]
         state: OptimizerState = {"state": first["state"], "param_groups": first["param_groups"], "masters": masters}
@@ -136,12 +137,12 @@ class ClippedOptimizer:
         return state
 
     def load_state_dict(self, state: OptimizerState) -> None:
-        """Restore the optimiser and the masters; the weights, which are the masters rounded, are loaded elsewhere."""
+        """Restore the optimisers and the masters. The weights themselves are loaded elsewhere."""
         states = [state, *([state["matrices"]] if "matrices" in state else [])]
         for optimizer, own in zip(self._optimizers, states, strict=True):
             optimizer.load_state_dict({name: own[name] for name in ("state", "param_groups")})
             for weight, moments in optimizer.state.items():
-                # Only tensors of the weight's shape are split; scalars such as the step count are the same in every
+                # Only tensors with the weight's shape are split. Scalars such as the step count are the same in every
                 # process.
                 moments |= {
                     name: part_like(weight, value) for name, value in moments.items() if value.shape == weight.shape
@@ -151,12 +152,12 @@ class ClippedOptimizer:
                 master.copy_(part_like(master, saved))
 
     def _every_master(self) -> list[Tensor]:
-        """Return the masters in the order of the weights; split weights are their own masters."""
+        """Return the masters in the order of the weights. Weights that are split are their own masters."""
         weights = (weight for weights in self._groups.values() for weight in weights)
         return self._masters or [weight for weight in weights if is_master(weight)]
 
     def _optimised(self, weight: nn.Parameter) -> nn.Parameter:
-        """Return the tensor that the optimiser moves for this weight: the weight itself, or its master."""
+        """Return the tensor to optimise in place of this weight: the weight itself, or a new float32 master."""
         if torch.finfo(weight.dtype).bits >= 32:
             return weight
         master = nn.Parameter(weight.detach().float())
@@ -166,14 +167,15 @@ class ClippedOptimizer:
 
 
 def summed(losses: Sequence[Tensor]) -> float:
-    """Return the sum of scalars on one device, for which the host waits once."""
+    """Return the sum of scalars on one device. The host waits for the device only once."""
     return float(sum(torch.stack([loss.detach() for loss in losses]).tolist())) if losses else 0.0
 
 
 def schedule(step: int, train: TrainSpec) -> float:
-    """Return the learning rate's factor at batch `step` (from 1).
+    """Return the factor on the learning rate at batch `step` (from 1).
 
-    It is a linear warm-up, then 1 or the named decay, which would reach 0 one step after the last.
+    It rises linearly to 1 during the warm-up. Then it follows `train.lr_schedule`: constant, or a decay that would
+    reach 0 one step after the last.
     """
     if step <= train.warmup_steps:
         return step / train.warmup_steps
@@ -186,17 +188,20 @@ def schedule(step: int, train: TrainSpec) -> float:
 
 
 def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[Tensor]:
-    """Return the rows (int64 indices) of each optimiser step of one pass over a batch; groups [N] int64.
+    """Return the rows (int64 indices) of each optimiser step of one pass over a batch.
 
-    Each step has whole groups, about equally many, in a new order each pass if there is more than one step. There are
-    `train.updates_per_rollout` steps, or fewer if so many groups were dropped that some would be empty.
+    A group is never split between steps, and all steps have about the same number of groups. If there are several steps
+    or passes, each pass has a new order of groups. There are `train.updates_per_rollout` steps, or fewer if there are
+    fewer groups than that.
+
+    groups [N]: int64. epoch: the number of the pass.
     """
     names = sorted(set(groups.tolist()))
     if max(spec.train.updates_per_rollout, spec.train.epochs) > 1:
         key = random_key(spec.seed, "shuffle", step=step, example=epoch)
         names = [names[index] for index in permutation(len(names), key)]
     count = min(spec.train.updates_per_rollout, len(names))
-    # Edges at rounded multiples of the mean size: steps differ by at most one group.
+    # Edges are rounded multiples of the mean size, so steps differ by at most one group.
     edges = [len(names) * index // count for index in range(count + 1)] if count else []
     return [
         torch.isin(groups, torch.tensor(names[start:end])).nonzero()[:, 0] for start, end in itertools.pairwise(edges)
@@ -206,15 +211,17 @@ def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[T
 def micro_batches(
     rows: Tensor, prompt_tokens: Sequence[int], completion_tokens: Sequence[int], budget_tokens: int
 ) -> list[Tensor]:
-    """Split rows (int64 indices) so that no padded batch exceeds the budget, unless a single row does.
+    """Split rows (int64 indices) into padded batches within the budget. A longer row is a batch of its own.
 
-    prompt_tokens, completion_tokens: counts of all N rows. A batch is as wide as its longest prompt and its longest
-    completion together. Rows are sorted by length first, since padding is wasted work.
+    A batch is as wide as its longest prompt plus its longest completion. Rows are first sorted by length, to reduce
+    padding.
+
+    prompt_tokens, completion_tokens [N]: token counts of all rows.
     """
     batches: list[list[int]] = []
     width = 0
     for row in sorted(rows.tolist(), key=lambda row: (completion_tokens[row], prompt_tokens[row])):
-        # Rows are sorted, so this row's completion is the longest of the batch so far.
+        # Rows are sorted, so this row's completion is the longest in the batch.
         widest = max(width, prompt_tokens[row])
         if batches and (len(batches[-1]) + 1) * (widest + completion_tokens[row]) <= budget_tokens:
             batches[-1].append(row)
@@ -232,11 +239,12 @@ def grouped_micro_batches(
     completion_tokens: Sequence[int],
     budget_tokens: int,
 ) -> list[Tensor]:
-    """Split rows (int64 indices) so that rows of one prompt stay together: the prompt is then computed once.
+    """Split rows (int64 indices) into batches, keeping rows with the same prompt together.
 
-    group_of_row [N]: the number of each row's prompt; prompt_tokens [P]; completion_tokens [N]. The distinct prompts
-    and the completions of a batch are within the budget, unless a single row exceeds it. Batches are of about equal
-    size. Only a group that alone exceeds the budget is split.
+    A batch computes each prompt once. Its distinct prompts and its completions are together within the budget, unless a
+    single row exceeds it. Batches have about equal sizes. A group is split only if it exceeds the budget alone.
+
+    group_of_row [N]: the number of each row's prompt. prompt_tokens [P], completion_tokens [N]: token counts.
     """
     groups: dict[int, list[int]] = {}
     for row in rows.tolist():
@@ -250,13 +258,13 @@ def grouped_micro_batches(
     batches: list[list[int]] = []
     held = math.inf
     for group, members in groups.items():
-        # A group joins a batch if all of it fits the budget, and at least half of it the wanted size.
+        # A group joins a batch if the batch stays within the budget, and within the wanted size with half of the group.
         if held + sizes[group] <= budget_tokens and held + sizes[group] / 2 <= wanted:
             batches[-1] += members
             held += sizes[group]
             continue
-        # Infinity makes the group's first row open a new batch. The group's prompt counts again in every batch that
-        # the group continues in.
+        # Infinity makes the group's first row start a new batch. If the group continues in further batches, its prompt
+        # counts in each of them.
         held = math.inf
         for row in members:
             if held + completion_tokens[row] > budget_tokens:
@@ -268,13 +276,10 @@ def grouped_micro_batches(
 
 
 class TokenBudget:
-    """`train.micro_batch_tokens`, halved for the rest of the cell whenever a pass runs out of memory."""
+    """The token budget of a pass: `train.micro_batch_tokens`, halved whenever a pass of the cell runs out of memory."""
 
     def __init__(self, tokens: int, divisible: bool = True) -> None:
-        """Start with this budget.
-
-        divisible: True if the results stay the same, up to rounding, however rows are split.
-        """
+        """Start with this budget. divisible: True if the split of rows into passes changes results only by rounding."""
         self.tokens = tokens
         self._divisible = divisible
         self._notes: list[str] = []
@@ -286,11 +291,13 @@ class TokenBudget:
         return cls(spec.train.micro_batch_tokens, divisible=not is_split)
 
     def run(self, split: Callable[[int], list[Tensor]], work: Callable[[list[Tensor]], T]) -> T:
-        """Return work(split(tokens)), rerun with half the tokens whenever memory runs out.
+        """Return work(split(tokens)). If memory runs out, rerun it with half the tokens.
 
-        If it runs out in one process of the cell, all of them rerun. split: returns the micro-batches for a budget.
-        work: must not depend on what an earlier try left behind. Raises RefusedError if no smaller micro-batches are
-        possible, or if they would change the objective.
+        If memory runs out in one process of the cell, all processes rerun.
+
+        split: returns the micro-batches for a budget.
+        work: must not depend on the state that a failed run of it left behind.
+        Raises RefusedError if smaller micro-batches are impossible, or would change the objective.
         """
         while True:
             micro_batches = split(self.tokens)
@@ -300,9 +307,9 @@ class TokenBudget:
                 result.append(work(micro_batches))
             except torch.OutOfMemoryError as error:
                 reason = str(error).splitlines()[0] if str(error) else "out of memory"
-            # This runs outside the handler, whose traceback keeps the tensors of the failed pass alive.
+            # Outside the handler, because its traceback keeps the tensors of the failed pass alive.
             lower = None if reason is None else self._lower(split, len(micro_batches), reason)
-            # Every process takes part in this exchange after every try, also those whose pass succeeded.
+            # Every process must take part in this exchange, even if its pass succeeded.
             wanted = [one for one in Processes.here().everyones(lower) if one is not None]
             if not wanted:
                 return result[0]
@@ -311,7 +318,7 @@ class TokenBudget:
                 torch.cuda.empty_cache()
 
     def notes(self) -> list[str]:
-        """Return a line for each halving since the last call."""
+        """Return a message for each halving since the last call."""
         notes, self._notes = self._notes, []
         return notes
 
@@ -322,7 +329,7 @@ class TokenBudget:
         self.tokens = state["micro_batch_tokens"]
 
     def _lower(self, split: Callable[[int], list[Tensor]], count: int, reason: str) -> tuple[int, str]:
-        """Return the largest halved budget that gives more micro-batches, and the reason for lowering it.
+        """Return the largest repeatedly halved budget that gives more micro-batches than `count`, and the reason.
 
         Raises RefusedError if there is none, if it would change the objective, or if the weights are split.
         """
@@ -330,7 +337,7 @@ class TokenBudget:
             raise RefusedError("training.out_of_memory_in_split_pass", tokens=self.tokens, reason=reason)
         if not self._divisible:
             raise RefusedError("training.out_of_memory_in_objective", tokens=self.tokens, reason=reason)
-        # Rows that are longer than the budget are batches of their own anyway, so one halving may change nothing.
+        # Rows that are longer than the budget are already batches of their own, so one halving may change nothing.
         tokens = self.tokens // 2
         while tokens > 0 and len(split(tokens)) <= count:
             tokens //= 2

@@ -1,6 +1,6 @@
-"""Weights of earlier steps, from which completions are sampled if `rollout.staleness_steps` says so.
+"""Weights of earlier steps, from which completions are sampled with `rollout.staleness_steps`.
 
-Each is on the disk once, next to the checkpoints, which hold only its checksum.
+The weights of a step are stored once, next to the checkpoints, which contain only their checksum.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _FOLDER = "past"
 
 
 class PastWeights:
-    """A frozen copy of the policy that holds its weights of some steps ago; in all processes of a cell.
+    """A frozen copy of the policy with its weights of some steps ago, in all processes of a cell.
 
     After every step, the first process writes the weights to `checkpoints/past/NNNNNN.safetensors`. A file is removed
-    once neither the steps to come nor those after a kept checkpoint sample from it.
+    when no future step, counted from now or from a kept checkpoint, samples from it.
     """
 
     def __init__(self, model: PreTrainedModel, steps_back: int, checkpoints: Path | None) -> None:
-        """Copy a model that holds the starting weights.
+        """Copy a model that has the starting weights.
 
-        checkpoints: the cell's checkpoint folder, which the first process needs.
+        checkpoints: the cell's checkpoint folder; only the first process needs it.
         """
         self.policy = frozen_copy(model)
         self._steps_back = steps_back
@@ -48,13 +48,13 @@ class PastWeights:
         Processes.here().share(self)
 
     def source_of(self, step: int) -> int:
-        """Return the step after which the weights had the values that `step` (from 1) samples from; 0 for the start."""
+        """Return the step whose weights `step` (from 1) samples from, or 0 for the starting weights."""
         return max(0, step - 1 - self._steps_back)
 
     def begin(self, step: int) -> None:
         """Load the weights that a step (from 1) samples from.
 
-        Raises DamagedRecordError if their file is missing, or is not what was written.
+        Raises DamagedRecordError if their file is missing or damaged.
         """
         if source := self.source_of(step):
             path = self._path(source)
@@ -68,13 +68,13 @@ class PastWeights:
         load_trained_weights(self.policy, load(path.read_bytes()))
 
     def keep(self, step: int, model: PreTrainedModel) -> None:
-        """Write the policy's weights after a step, and drop those that no step will sample from."""
+        """Write the policy's weights after a step, and remove the files that no step will sample from."""
         content = weights_as_bytes(on_host(trained_weights(model)))
         path = self._path(step)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, lambda aside: aside.write_bytes(content))
         self._checksums[step] = hashlib.blake2b(content).hexdigest()
-        # Checkpoints of later steps are leftovers of an earlier start and will be dropped, so they protect no file.
+        # Checkpoints of later steps are left from an earlier launch and will be removed, so they need no file.
         resumable = [step_of(folder) for folder in checkpoint_folders(path.parents[1]) if step_of(folder) <= step]
         needed = {one for after in (*resumable, step) for one in self._needed_after(after)}
         for old in path.parent.glob("*.safetensors"):
@@ -83,32 +83,32 @@ class PastWeights:
         self._checksums = {one: self._checksums[one] for one in self._needed_after(step)}
 
     def state_dict(self) -> dict[str, str]:
-        """Return, as JSON, the checksums of the weights that the steps to come sample from, by their step."""
+        """Return step -> checksum of the weights that later steps will sample from, with JSON's string keys."""
         return {str(step): checksum for step, checksum in self._checksums.items()}
 
     def load_state_dict(self, state: Mapping[str, str]) -> None:
         self._checksums = {int(step): checksum for step, checksum in state.items()}
 
     def _needed_after(self, step: int) -> range:
-        """Return the steps whose weights the steps after this one sample from, among those that exist by then."""
+        """Return the steps whose saved weights are still needed after `step`, because later steps sample from them."""
         return range(max(1, step - self._steps_back), step + 1)
 
     def _path(self, step: int) -> Path:
-        """Return the file of a step; raise RuntimeError in a process that has no folder."""
+        """Return the path of a step's file. Raises RuntimeError in a process without the checkpoint folder."""
         if self._checkpoints is None:
             raise RuntimeError("past weights are read and written by the first process of a cell")
         return _path_in(self._checkpoints, step)
 
 
 def missing_past_weights(checkpoints: Path, progress: CellProgress) -> str | None:
-    """Return why past weights keep a cell from resuming at a checkpoint with this progress, or None."""
+    """Return the fault in past weights that prevents resuming from a checkpoint with this progress, or None."""
     named = progress.get("past_weights", {}).items()
     faults = (_fault(_path_in(checkpoints, int(step)), checksum) for step, checksum in named)
     return next((fault for fault in faults if fault), None)
 
 
 def drop_past_weights(checkpoints: Path) -> None:
-    """Remove the past weights of a cell that is done."""
+    """Remove the past weights of a finished cell."""
     remove(checkpoints / _FOLDER)
 
 

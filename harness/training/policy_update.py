@@ -1,7 +1,9 @@
-"""The training step: one batch becomes optimiser steps.
+"""The training step: takes optimiser steps on one batch of completions.
 
-Shapes: N rows (completions), T longest completion. An optimiser step's denominators are those of all its rows. So the
-result depends neither on the split into micro-batches nor on leaving out rows that cannot act.
+The denominators of an optimiser step count all its rows. So the result depends neither on the split into micro-batches
+nor on leaving out rows that cannot contribute a gradient.
+
+Shapes: N rows (completions), T tokens of the longest completion.
 """
 
 from __future__ import annotations
@@ -53,32 +55,32 @@ from harness.training.update_report import (
 
 
 class CriticModel(nn.Module):
-    """The critic of PPO: a linear head on hidden states, which values every token before it is sampled.
+    """PPO's critic: a linear head that computes a value from the hidden state before each token.
 
-    The trunk that computes the hidden states is its own, which starts as a copy of the policy, or the policy's. The
-    head starts at 0, so that all values do.
+    The hidden states come from the critic's own trunk, initialised as a copy of the policy, or from the policy itself.
+    The head is zero-initialised, so all values start at 0.
     """
 
     def __init__(self, policy: PreTrainedModel, trunk: str) -> None:
-        """Build the critic on a policy that holds its starting weights; trunk: `own` or `shared`."""
+        """Build the critic from a policy with its starting weights. trunk: "own" or "shared"."""
         super().__init__()
         self.trunk = copy.deepcopy(policy) if trunk == "own" else None
         self.head = nn.Linear(policy.config.get_text_config().hidden_size, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        # A trunk's output embedding predicts nothing here. If it is tied it is also the input embedding, and must
-        # learn.
+        # The trunk's output embedding is unused, so it is frozen. If it is tied, it is also the input embedding and
+        # must be trained.
         if self.trunk is not None and not policy.config.get_text_config().tie_word_embeddings:
             self.trunk.get_output_embeddings().requires_grad_(False)
 
     def models(self, policy: PreTrainedModel) -> list[PreTrainedModel]:
-        """Return the models whose hidden states give the policy's log-probs and the values."""
+        """Return the models whose hidden states are needed for the policy's log-probs and the values."""
         return [policy] if self.trunk is None else [policy, self.trunk]
 
     def values(self, part: BatchPart, policy_hidden: Tensor) -> Tensor:
-        """Return the value [n, T'] of each completion token's state, before the token is sampled; 0 in padding.
+        """Return the value [n, T'] of the state before each completion token, 0 in padding.
 
-        policy_hidden [n, T', D]: the policy's hidden states at these rows, used if the trunk is shared.
+        policy_hidden [n, T', D]: the policy's hidden states of these rows, used if the trunk is shared.
         """
         hidden = policy_hidden if self.trunk is None else part.hidden(self.trunk)
         values: Tensor = self.head(hidden.to(self.head.weight.dtype))[:, :, 0]
@@ -87,11 +89,13 @@ class CriticModel(nn.Module):
 
 @dataclass
 class PolicyUpdate:
-    """Optimises a policy and its critic on batches of completions, in all processes of a cell.
+    """Optimises a policy and its critic on batches of completions. Each process of a cell computes some of the rows.
 
-    Each process passes over a share of the rows. The model must hold the starting weights. initial: a frozen copy of
-    them, if the KL to them is to be measured. teacher: needed if the objective distils. `state_dict` is all that a
-    checkpoint needs besides the policy's weights.
+    model: must have the starting weights.
+    initial: a frozen copy of the starting weights, if the KL to them is measured.
+    teacher: needed if the objective distils.
+
+    Together with the policy's weights, `state_dict` is everything that a checkpoint needs.
     """
 
     model: PreTrainedModel
@@ -117,7 +121,7 @@ class PolicyUpdate:
         trunk, head = (None, None) if self.critic is None else (self.critic.trunk, self.critic.head)
         self._teacher = self._asked_teacher()
         frozen = (self.initial, self._reference, None if self._teacher is None else self._teacher.model)
-        # Splitting replaces the weights, so the optimiser must be built after it; all copies above were made before it.
+        # Splitting replaces the weights, so the optimiser is built after it and the copies above are made before it.
         split_for_training(self.spec.train, self.model, *frozen, trunk, head=head)
         groups = {"policy": self.model.parameters()}
         if self.critic is not None:
@@ -126,7 +130,7 @@ class PolicyUpdate:
         Processes.here().share(self)
 
     def _asked_teacher(self) -> Teacher | None:
-        """Return the teacher if the objective distils, else None; raise ValueError if it is needed and missing."""
+        """Return the teacher, or None if the objective does not distil. Raises ValueError if it is missing."""
         distill = self._objective.distill
         if isinstance(distill, NoDistillation):
             return None
@@ -138,7 +142,7 @@ class PolicyUpdate:
         return {
             "optimizer": self.optimizer.state_dict(),
             "critic": {} if self.critic is None else self.critic.state_dict(),
-            # The starting policy, which a fixed reference is, is loaded from elsewhere.
+            # A fixed reference is the starting policy, which is loaded from elsewhere.
             "reference": {} if self._renewed is None else self._renewed.state_dict(),
             "coefficients": self._coefficients.state_dict(),
             "budget": self._scorer.budget.state_dict(),
@@ -156,16 +160,16 @@ class PolicyUpdate:
 
     @by_all
     def run(self, batch: Batch, step: int) -> StepReport:
-        """Take all optimiser steps on one filtered batch; `step` counts batches from 1.
+        """Take all optimiser steps on one filtered batch, and return the report.
 
-        A batch without rows, because all were dropped, takes no optimiser step. Raises DivergedError as soon as a loss
-        or gradient is not finite; the weights are then those of the last optimiser step before it. Raises RefusedError
-        for a rule that returns anything but one number per token, or that is not finite in the first step.
+        step: the number of the batch, from 1. If all rows were dropped, there is no optimiser step.
+        Raises DivergedError if a loss or gradient is not finite. The weights are then those of the previous optimiser
+        step. Raises RefusedError if the rule's loss is unusable; see `token_losses`.
         """
         spec, objective = self.spec, self._objective
         waits = policy_waits(objective, step)
-        # While only the critic learns, nothing else moves. A rate of 0 also rules out weight decay, and moves by way of
-        # a trunk that the critic shares.
+        # While only the critic is trained, the policy must not change. A rate of 0 also prevents weight decay, and
+        # changes through a trunk that the critic shares.
         learning_rates = self.optimizer.begin(
             step,
             policy=0.0 if waits else 1.0,
@@ -189,8 +193,8 @@ class PolicyUpdate:
         )
         # Measured here, because it needs the policy as it was before the first optimiser step.
         measured = measure_start(self._scorer, self.initial, batch.sequences)
-        # All mini-batches and advantages are fixed before the first optimiser step: the counts and the scoring below
-        # need them.
+        # All mini-batches and advantages are computed before the first optimiser step, because the counts and the
+        # scoring below need them.
         passes = []
         for epoch in range(spec.train.epochs):
             steps = mini_batches(batch.groups, spec, step, epoch)
@@ -203,7 +207,7 @@ class PolicyUpdate:
         records_tokens = 0 < int(batch.sequences.lengths.sum()) <= spec.train.token_records_max_tokens
         if self._scored_while_training:
             weights = row_weights(acting)
-            # Rows that act are scored by the training pass itself; the idle ones that metrics or records need are
+            # The training pass scores the rows that contribute a gradient. Other rows that metrics or records need are
             # scored here.
             needed = (weights > 0) | records_tokens
             if measured is not None:
@@ -218,8 +222,7 @@ class PolicyUpdate:
         in_loss = Coefficients(0.0, 0.0) if waits else coefficients
         for steps, pass_advantage in passes:
             for rows in steps:
-                # `update` counts optimiser steps within the batch: later steps select tokens at the weights they have
-                # by then.
+                # `update` counts the optimiser steps on this batch. Each step selects tokens at its current weights.
                 selected = self._selected(batch, rows, pass_advantage, step, update=len(taken))
                 parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed)
                 taken.append(self.optimizer.step(summed([part.loss.value for part in parts])))
@@ -231,7 +234,7 @@ class PolicyUpdate:
 
         report.teacher_tokens = self._tokens_taught(batch, done)
         report.metrics = {
-            # None by default, so that a step without optimiser steps has the same metrics.
+            # None is the default, so that a batch without optimiser steps has the same metrics.
             **({} if batch.answers is None else {"loss/answer": None}),
             **loss_metrics(objective, spec.train, [part.loss for _, parts in done for part in parts], taken),
             "learning_rate": learning_rates["policy"],
@@ -245,7 +248,7 @@ class PolicyUpdate:
         return report
 
     def _tokens_taught(self, batch: Batch, done: list[StepLosses]) -> int:
-        """Count the completion tokens that the teacher scored: once for a reward, in each pass for the loss."""
+        """Count the completion tokens that the teacher scored: once for a reward, or in each pass for the loss."""
         match self._objective.distill.where:
             case "none":
                 return 0
@@ -256,24 +259,22 @@ class PolicyUpdate:
                 return sum(int(batch.sequences.lengths[rows[acting[rows]]].sum()) for rows, _ in done)
 
     def _acting(self, batch: Batch, advantage: Tensor) -> Tensor:
-        """Return a bool [N] mask of the rows that can add to a gradient.
-
-        The others count in the denominators all the same.
-        """
-        # Unless a term acts without an advantage, each is multiplied by it, so rows without one add exactly nothing.
+        """Return a bool mask [N] of the rows that can contribute a gradient. All rows count in the denominators."""
+        # Unless `_acts_without_advantage`, every term is multiplied by the advantage, so rows of advantage 0 add
+        # exactly nothing.
         counts = batch.loss_mask if self._acts_without_advantage else (advantage != 0) & batch.loss_mask
         return counts.any(1) if batch.answers is None else counts.any(1) | (batch.answers.weights != 0)
 
     def _selected(self, batch: Batch, rows: Tensor, advantage: Tensor, step: int, update: int) -> Tensor | None:
-        """Return a bool [N, T] mask of the tokens that `select` picks for one optimiser step, at the current weights.
+        """Return a bool mask [N, T] of the tokens that `select` chooses for one optimiser step, at the current weights.
 
-        None if the objective does not select. rows: the rows of the step.
+        Returns None if the objective does not select tokens. rows: the rows of the optimiser step.
         """
         objective = self._objective
         if objective.select.type == "none":
             return None
         current = batch.scores
-        # The weights of the first step are those that the batch was scored with.
+        # The first optimiser step has the weights with which the batch was scored.
         if update > 0:
             current = Scores.empty(batch.sequences)
             self._scorer.fill(current, batch.sequences, rows)
@@ -298,7 +299,7 @@ class PolicyUpdate:
         coefficients: Coefficients,
         passed: GradientPasses,
     ) -> list[MicroLoss]:
-        """Compute the gradient of one optimiser step over the rows, in micro-batches; the weights stay.
+        """Compute the gradient of one optimiser step over `rows`, in micro-batches, without changing the weights.
 
         Raises RefusedError as `policy_loss` does.
         """
@@ -325,8 +326,8 @@ class PolicyUpdate:
             divergence = None
             if self._objective.distill.where == "loss" and self._teacher is not None:
                 divergence = self._teacher.divergence(batch.for_teacher, micro, self.model, part, hidden)
-            # Scored while training, old and current log-probs are the same numbers, and only the current ones carry a
-            # gradient.
+            # If the batch is scored while training, old and current log-probs are equal, but only the current ones have
+            # a gradient.
             of_rows: dict[str, Any] = {"old_logp": logps.detach()} | part.rows
             tokens = TokenBatch(
                 logp=logps,
@@ -347,12 +348,12 @@ class PolicyUpdate:
             return loss, (logps.detach(), entropy.detach())
 
         def whole_step(micros: list[Tensor]) -> list[MicroLoss]:
-            # Inside the retried work: a try that ran out of memory has left part of a gradient behind.
+            # This is inside the retried work, because a run that ran out of memory leaves part of a gradient behind.
             self.optimizer.zero_grad()
             done = [micro_loss(micro, len(micros)) for micro in micros]
             if self._scored_while_training:
                 batch.scores.put([(micro, scored) for micro, (_, scored) in zip(micros, done, strict=True)])
-            # If weights are split, micro-batches of another process fill up the list. That process reports their
+            # If weights are split, the list is filled up with micro-batches of another process, which reports their
             # losses.
             return [MicroLoss(micro, loss) for micro, (loss, _) in zip(micros, done, strict=True) if acting.has(micro)]
 
@@ -366,10 +367,10 @@ class PolicyUpdate:
 
 
 def scored_while_training(spec: RunSpec) -> bool:
-    """Return whether the only optimiser step's own forward pass can give the old log-probs, which saves a pass.
+    """Return whether the old log-probs can come from the forward pass of the only optimiser step, which saves a pass.
 
-    It cannot if anything needs log-probs before that pass: a critic, a KL or teacher in the reward, a controller, or a
-    selection of tokens.
+    They cannot if there are several optimiser steps, or if anything needs log-probs before that pass: a critic, a KL or
+    teacher in the reward, a controller, or a selection of tokens.
     """
     objective = spec.policy_gradient
     return (
@@ -384,7 +385,7 @@ def scored_while_training(spec: RunSpec) -> bool:
 
 
 def _group_tokens(groups: Tensor, loss_mask: Tensor) -> Tensor:
-    """Return the number of loss tokens in each row's whole group, [N] int64."""
+    """Return the number of loss tokens in each row's complete group: [N] int64."""
     group = torch.unique(groups, return_inverse=True)[1]
     tokens = loss_mask.sum(1)
     return torch.zeros_like(tokens).index_add(0, group, tokens)[group]

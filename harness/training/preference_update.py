@@ -1,9 +1,11 @@
-"""The training step on pairs: one batch of preferences becomes optimiser steps.
+"""The training step on pairs: takes optimiser steps on one batch of pairs.
 
-Shapes: P pairs, T longest completion. Of 2P rows, the first P are the chosen completions, the last P the rejected ones.
-An optimiser step's denominators are those of all its pairs, so it does not matter how they are split into
-micro-batches. KTO also needs a zero point: the log-ratio of policy to reference on completions that have nothing to do
-with the prompt.
+The denominators of an optimiser step count all its pairs, so the result does not depend on the split into
+micro-batches. KTO also needs a zero point: the mean log-ratio of policy to reference on completions that are unrelated
+to their prompt.
+
+Shapes: P pairs, T tokens of the longest completion. Of 2P rows, the first P are the chosen completions, and the last P
+the rejected completions.
 """
 
 from __future__ import annotations
@@ -44,18 +46,18 @@ from harness.training.update_report import GradientPasses, StepReport, entropy_m
 
 @dataclass(frozen=True)
 class PairBatch:
-    """P pairs. The completions at one index of both sides have the same prompt."""
+    """P pairs. `chosen` and `rejected` have the same prompt at each index."""
 
     chosen: Sequences
     rejected: Sequences
     groups: Tensor
-    """[P] int64, equal for pairs of one prompt."""
+    """[P] int64, equal for pairs of the same prompt."""
     ref_logps: Tensor | None = None
-    """The reference's log-probs, shaped as the completions of `sequences`; None if they are not known yet."""
+    """[2P, T] the reference's log-probs of the completions of `sequences`; None if they are not known yet."""
 
     @classmethod
     def of_rows(cls, sequences: Sequences, groups: Tensor, pairs: Tensor) -> PairBatch:
-        """Build a batch from pairs [P, 2] of rows (int64 indices), the better row first; groups [N] of all rows."""
+        """Build a batch from `pairs` of rows [P, 2] (int64), the chosen row first. groups [N]: each row's group."""
         chosen, rejected = pairs.T
         return cls(sequences.rows(chosen), sequences.rows(rejected), groups[chosen])
 
@@ -64,23 +66,23 @@ class PairBatch:
 
     @cached_property
     def sequences(self) -> Sequences:
-        """Both sides as one batch of 2P rows, all chosen ones first."""
+        """All completions as one batch of 2P rows: the chosen completions, then the rejected completions."""
         return Sequences.joined([self.chosen, self.rejected])
 
     def rows(self, pairs: Tensor) -> Tensor:
-        """Return the rows of `sequences` (int64 indices) of some pairs: all chosen sides, then all rejected ones."""
+        """Return the rows (int64 indices) of some pairs in `sequences`: the chosen rows, then the rejected rows."""
         return torch.cat([pairs, pairs + len(self)])
 
     def micro_batches(self, pairs: Tensor, budget_tokens: int, shared: bool = False) -> list[Tensor]:
         """Split pairs (int64 indices) into micro-batches; see `Sequences.micro_batches`.
 
-        The tokens of both sides are within the budget, unless a single pair exceeds it.
+        A micro-batch has at most `budget_tokens` tokens on both sides together, unless a single pair exceeds that.
         """
         if len(pairs) and shared:
             prompts = self.sequences.distinct_prompts
             both = (self.chosen.lengths + self.rejected.lengths).tolist()
             return grouped_micro_batches(pairs, prompts.of_row.tolist(), prompts.lengths.tolist(), both, budget_tokens)
-        # Both sides pass together, so each pair counts twice, at the width of its longer side.
+        # Both sides go through the model together, so each pair counts twice, at the width of its longer side.
         widths = list(map(len, self.chosen.prompts))
         longer = torch.maximum(self.chosen.lengths, self.rejected.lengths).tolist()
         return micro_batches(pairs, widths, longer, budget_tokens // 2)
@@ -89,12 +91,12 @@ class PairBatch:
 def zero_point(
     pairs: PairBatch, step_pairs: Tensor, scorer: SequenceScorer, reference: PreTrainedModel | None
 ) -> Tensor:
-    """Return z [] in nats at the current weights, on the CPU, estimated on one optimiser step's pairs without gradient.
+    """Estimate KTO's z [] in nats at the current weights, from one optimiser step's pairs (int64 indices).
 
-    z is the mean log-ratio of policy to reference over completions that do not belong to their prompts (2402.01306,
-    section 4.1; see `unrelated`). Each log-ratio is a sum or mean over tokens, as the objective's `logp` says. z is 0
-    if there are no such completions. step_pairs: int64 indices. Raises ValueError without a reference: no batch brings
-    its log-probs of these completions.
+    z is the mean log-ratio of policy to reference over completions with another problem's prompt (2402.01306, section
+    4.1; see `unrelated`). Each log-ratio is a sum or mean over tokens, as the objective's `logp` says. If there are no
+    such completions, z is 0. The result is on the CPU and has no gradient.
+    Raises ValueError if reference is None, because a batch does not contain log-probs of these completions.
     """
     if reference is None:
         raise ValueError("link=kto without a reference policy, which its zero point is measured against: give one")
@@ -110,8 +112,8 @@ def zero_point(
 def unrelated(pairs: PairBatch, step_pairs: Tensor) -> Sequences | None:
     """Return the prompt of each of these pairs (int64 indices) with the chosen completion of another prompt.
 
-    The completion is that of the next pair with another prompt; after the last pair comes the first. Returns None if
-    all pairs have one prompt: nothing is unrelated then.
+    The completion comes from the next pair with another prompt, where the first pair follows the last. Returns None if
+    all pairs have the same prompt.
     """
     groups, count = pairs.groups[step_pairs].tolist(), len(step_pairs)
     if len(set(groups)) < 2:
@@ -128,11 +130,11 @@ def unrelated(pairs: PairBatch, step_pairs: Tensor) -> Sequences | None:
 
 @dataclass
 class PreferenceUpdate:
-    """Optimises a policy on batches of pairs, in all processes of a cell, each of which passes over a share of them.
+    """Optimises a policy on batches of pairs. Each process of a cell computes some of the pairs.
 
-    initial: a frozen copy of the starting weights, if the KL to them is to be measured. reference: the frozen policy
-    whose log-probs the objective subtracts; it may be renewed between batches. It may be None if the objective has no
-    reference, or if every batch brings its log-probs, unless the link is kto (see `PairBatch`).
+    initial: a frozen copy of the starting weights, if the KL to them is measured.
+    reference: the frozen policy whose log-probs the objective subtracts; the caller may renew it between batches. It
+    may be None if the objective has no reference, or if every batch has `PairBatch.ref_logps` and the link is not kto.
     """
 
     model: PreTrainedModel
@@ -152,7 +154,7 @@ class PreferenceUpdate:
         Processes.here().share(self)
 
     def state_dict(self) -> UpdateState:
-        """Return all that a checkpoint needs besides the policy's weights and the reference's."""
+        """Return everything that a checkpoint needs, other than the weights of policy and reference."""
         return {"optimizer": self.optimizer.state_dict(), "budget": self._scorer.budget.state_dict()}
 
     def load_state_dict(self, state: UpdateState) -> None:
@@ -161,12 +163,13 @@ class PreferenceUpdate:
 
     @by_all
     def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> StepReport:
-        """Take all optimiser steps on one batch of pairs; `step` counts batches from 1.
+        """Take all optimiser steps on one batch of pairs, and return the report.
 
-        A batch without pairs takes no optimiser step. drawn: the completions from which the pairs were chosen. The KL
-        to the start is measured on them, as it is for arms without pairs; if None, it is measured on the pairs. Raises
-        DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last optimiser step
-        before it.
+        step: the number of the batch, from 1. If there are no pairs, there is no optimiser step.
+        drawn: the completions from which the pairs were formed. The KL to the start is measured on them, as it is for
+        arms without pairs. If None, it is measured on the pairs.
+        Raises DivergedError if a loss or gradient is not finite. The weights are then those of the previous optimiser
+        step.
         """
         spec = self.spec
         learning_rate = self.optimizer.begin(step)["policy"]
@@ -199,7 +202,7 @@ class PreferenceUpdate:
 
         report.metrics = {
             **step_metrics(spec.train, taken),
-            # None by default, so that a batch without pairs has the same metrics.
+            # None is the default, so that a batch without pairs has the same metrics.
             **dict.fromkeys(preference_metric_names(spec.preference)),
             **combine_preference_metrics(losses, len(taken)),
             "learning_rate": learning_rate,
@@ -211,7 +214,7 @@ class PreferenceUpdate:
         return report
 
     def _logps_of_measured(self, drawn: Sequences) -> Tensor:
-        """Return the policy's log-probs [N, T] of the completions that measure the KL to the start, 0 elsewhere."""
+        """Return the policy's log-probs [N, T] in the rows that measure the KL to the start, 0 in other rows."""
         scores = Scores.empty(drawn)
         if self.initial is not None:
             rows = rows_to_measure(len(drawn.lengths), self.spec.train.reference_rows)
@@ -219,11 +222,11 @@ class PreferenceUpdate:
         return scores.logps
 
     def _scored_while_training(self) -> bool:
-        """Return whether the only optimiser step's own forward pass gives the policy's log-probs before it."""
+        """Return whether the forward pass of the only optimiser step gives the policy's log-probs before that step."""
         return self.spec.optimizer_steps_per_rollout == 1
 
     def _ref_logps(self, pairs: PairBatch) -> Tensor | None:
-        """Return the reference's log-probs [2P, T], or None without a reference."""
+        """Return the reference's log-probs [2P, T], or None if the objective has no reference."""
         if self.spec.preference.reference == "none":
             return None
         if pairs.ref_logps is not None or self.reference is None:
@@ -238,9 +241,9 @@ class PreferenceUpdate:
         scores: Scores,
         passed: GradientPasses,
     ) -> list[PreferenceLoss]:
-        """Compute the gradient of one optimiser step over some pairs (int64 indices); the weights stay.
+        """Compute the gradient of one optimiser step over some pairs (int64 indices), without changing the weights.
 
-        The pairs pass through the model in micro-batches.
+        The pairs go through the model in micro-batches.
         """
         spec, sequences = self.spec, pairs.sequences
         shared = shares_prompts(self.model.get_decoder())
@@ -248,7 +251,7 @@ class PreferenceUpdate:
         if spec.preference.link == "kto":
             z = zero_point(pairs, step_pairs, self._scorer, self.reference).to(self.model.device)
 
-        # A loss that couples its pairs is no sum over pairs, so the step's pairs must pass through the model together.
+        # A loss that couples pairs is not a sum over pairs, so all of them must go through the model together.
         coupled = couples_pairs(spec.preference)
         share = RowShare.of(step_pairs, pairs.chosen.lengths + pairs.rejected.lengths, divisible=not coupled)
 
@@ -259,7 +262,7 @@ class PreferenceUpdate:
             rows = pairs.rows(micro)
             part = self._scorer.part(sequences, rows, ref_logp=ref_logps)
             logps, entropy = self._scorer.score(part, part.hidden(self.model))
-            # `pairs.rows` puts all chosen rows before all rejected ones.
+            # `pairs.rows` returns all chosen rows before all rejected rows.
             chosen_logps, rejected_logps = logps.chunk(2)
             chosen_mask, rejected_mask = part.mask.chunk(2)
             ref_chosen, ref_rejected = (None, None) if ref_logps is None else part.rows["ref_logp"].chunk(2)
@@ -279,7 +282,7 @@ class PreferenceUpdate:
             return loss, (rows, (logps.detach(), entropy.detach()))
 
         def whole_step(micros: list[Tensor]) -> list[PreferenceLoss]:
-            # Inside the retried work: a try that ran out of memory has left part of a gradient behind.
+            # This is inside the retried work, because a run that ran out of memory leaves part of a gradient behind.
             self.optimizer.zero_grad()
             done = [micro_loss(micro) for micro in micros]
             if self._scored_while_training():
@@ -291,6 +294,6 @@ class PreferenceUpdate:
 
         parts = self._scorer.budget.run(split, whole_step)
         if self._scored_while_training():
-            # The share is over pairs, but scores have two rows per pair. So each half is exchanged by itself.
+            # The share is over pairs, but scores have two rows per pair. So each half is exchanged separately.
             share.exchange_(*(side for scored in (scores.logps, scores.entropy) for side in scored.chunk(2)))
         return parts

@@ -1,14 +1,14 @@
-"""One pass of a decoder over rows that share prompts, without padding outside attention.
+"""A decoder pass over rows that share prompts, without padding outside attention.
 
-Every prompt is computed once, however many completions follow it. The tokens of a batch are packed into one line: first
-the distinct prompts, then each row's completion without its last token, which predicts nothing. Only attention needs
-padded blocks [sequences, positions]: one of all prompts, and others of completions of similar length.
+Every prompt is computed once, however many completions follow it. The tokens of a batch are packed into one sequence:
+first the distinct prompts, then each row's completion without its last token, which predicts nothing. Only attention
+needs padded blocks [sequences, positions]: one block of all prompts, and blocks of completions of similar length.
 
 transformers' own modules call our attention function, unless the layers are computed in blocks on a CPU
-(`harness.models.blocks`). Hidden states and gradients equal those of a padded batch, up to rounding. The layout is
+(`harness.models.blocks`). Hidden states and gradients equal those of a padded batch up to rounding. The layout is
 computed on the host, because a device would have to synchronise for each length.
 
-Shapes: n rows, P distinct prompts, W longest prompt, T longest completion, M tokens in line.
+Shapes: n rows, P distinct prompts, W tokens of the longest prompt, T tokens of the longest completion, M packed tokens.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from harness.models.blocks import AttentionBlock, angles, attend_in_blocks, bloc
 from harness.training.tensors import on_device
 
 BLOCK_FILL = 0.5
-"""The shortest completion of a block is at least this share as long as its longest, which limits padding. A higher
-share makes more and smaller blocks, and each costs a call of the attention kernel.
+"""In a block, shortest / longest completion is at least this, which limits padding. A higher value makes more and
+smaller blocks, and each block costs a call of the attention kernel.
 """
 ATTENDED_TOKENS = 1024
-"""Number of keys that pass through attention together on a CPU, few enough to stay in a core's cache."""
+"""Approximate number of keys in one attention call on a CPU, few enough to stay in a core's cache."""
 MASK_ALIGNMENT = 16
-"""In elements; torch's `pad_bias` in aten/src/ATen/native/transformers/attention.cpp."""
+"""Alignment of mask rows in elements, from `pad_bias` in torch's aten/src/ATen/native/transformers/attention.cpp."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Sequences of similar length, adjacent in line, that pass through attention together."""
+    """Sequences of similar length, adjacent in the packed batch, that go through attention together."""
 
     lengths: Tensor
-    """[b] int64, all at least 1."""
+    """[b] int64 number of tokens, all at least 1."""
     width: int
     prompts: Tensor | None
-    """[b] int64: which of the P prompts each completion follows; None if these are the prompts."""
+    """[b] int64: which of the P prompts each completion follows; None if the block is the prompts themselves."""
 
 
 @dataclass(frozen=True)
 class PrefixLayout:
-    """The layout of a batch in line."""
+    """The layout of a packed batch."""
 
     tokens: Tensor
     """[M] int64 token ids."""
@@ -65,24 +65,24 @@ class PrefixLayout:
     blocks: list[Block]
     """The prompts first, then the completions."""
     padded: Tensor
-    """[M] int64: the index of each token in line among the padded positions [b, width] of all blocks."""
+    """[M] int64: the index of each packed token among the padded positions [b, width] of all blocks."""
     attended: Tensor
-    """[A] int64: for each row of each block, the positions in line that it may attend to, [b, W + width]. The prompts'
-    own block has [P, W]. Padding holds arbitrary positions.
+    """[A] int64: for each row of each block, the packed positions that it may attend to, [b, W + width], all flattened.
+    The prompts' block has [P, W]. Positions in padding are arbitrary.
     """
     predictors: Tensor
-    """[n, T] int64: the position in line of the token that predicts each completion token; arbitrary in padding."""
+    """[n, T] int64: the packed position of the token that predicts each completion token; arbitrary in padding."""
 
     @classmethod
     def of(
         cls, prompts: Tensor, prompt_lengths: Tensor, prompt_of_row: Tensor, completions: Tensor, lengths: Tensor
     ) -> PrefixLayout:
-        """Lay out a batch, whose rows may come in any order.
+        """Lay out a batch. Its rows may come in any order. All tensors must be int64 and on the host.
 
-        prompts [P, W] right-padded, prompt_lengths [P] (none 0), prompt_of_row [n], completions [n, T] right-padded,
-        lengths [n]; all int64 and on the host.
+        prompts [P, W] right-padded, prompt_lengths [P] at least 1, prompt_of_row [n].
+        completions [n, T] right-padded, lengths [n].
         """
-        # The last token of a completion predicts nothing, so it is not fed.
+        # The last token of a completion predicts nothing, so it is not fed to the model.
         fed = (lengths - 1).clamp_min(0)
         # Sorted by length, so that completions of similar length are adjacent and form blocks.
         order = fed.argsort(stable=True)
@@ -96,8 +96,8 @@ class PrefixLayout:
 
         prompt_tokens = int(prompt_lengths.sum())
         start_of_row = prompt_tokens + fed.cumsum(0) - fed
-        # Token t of a completion is predicted by token t - 1 in line, and its first token by the last one of its
-        # prompt.
+        # Token t of a completion is predicted by the packed token before it, and the first token by its prompt's last
+        # token.
         predictors = torch.empty_like(completions)
         predictors[order] = (start_of_row[:, None] + places - 1).clamp(max=len(tokens) - 1)
         predictors[order, :1] = (prompt_lengths.cumsum(0) - 1)[prompt_of_row, None]
@@ -114,7 +114,7 @@ class PrefixLayout:
         for block in blocks:
             padded.append(before + (torch.arange(block.width) < block.lengths[:, None]).flatten().nonzero()[:, 0])
             before += len(block.lengths) * block.width
-        # Padding may point beyond the line; any valid position serves there, since the masks hide it.
+        # Padding may point beyond the end. Any valid position will do, because the masks hide padding.
         every = torch.cat([columns.flatten() for columns in attended]).clamp(max=len(tokens) - 1)
         return cls(tokens, positions, blocks, torch.cat(padded), every, predictors)
 
@@ -123,8 +123,8 @@ class PrefixLayout:
         return self.blocks[0]
 
     def attention_blocks(self, window: int | None, dtype: torch.dtype) -> list[AttentionBlock]:
-        """Return the blocks, each split into parts of a few sequences; window as in `attention_mask`."""
-        # line: the next token in line; place: the block's first padded position; read: the next entry of `attended`.
+        """Return the blocks, each split into parts of a few sequences. window: see `attention_mask`."""
+        # line: the next packed token; place: the block's first padded position; read: the next entry of `attended`.
         found, line, place, read = [], 0, 0, 0
         for block in self.blocks:
             mask = self.attention_mask(block, window, dtype)
@@ -140,18 +140,16 @@ class PrefixLayout:
         return found
 
     def attention_mask(self, block: Block, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Return an additive mask, broadcast to [b, heads, width, keys].
+        """Return an additive mask that broadcasts to [b, heads, width, keys], or None if the block is plainly causal.
 
-        Returns None if a token sees all before it in its block.
-
-        window: how many positions back a token sees, itself included; None for all.
+        window: number of positions that a token sees, including its own; None: all.
         """
         return (
             self._prompt_mask(window, dtype) if block.prompts is None else self._completion_mask(block, window, dtype)
         )
 
     def _completion_mask(self, block: Block, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Return the mask [b, 1, width, W + width] over a completion's prompt and the completion itself."""
+        """Return the mask [b, 1, width, W + width] of completions over their prompt and themselves."""
 
         def visible() -> Tensor:
             prompt_length = self.prompts.lengths[block.prompts, None, None]
@@ -168,9 +166,9 @@ class PrefixLayout:
         return self._mask(block, window, dtype, visible)
 
     def _prompt_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Return the mask [1, 1, W, W], or None for plain causal attention.
+        """Return the mask [1, 1, W, W] of the prompts, or None for plain causal attention.
 
-        One mask serves all prompts, because their padding comes after their tokens.
+        All prompts share the mask, because their padding comes after their tokens.
         """
         if window is None or window >= self.prompts.width:
             return None
@@ -183,14 +181,15 @@ class PrefixLayout:
         return self._mask(self.prompts, window, dtype, visible)
 
     def _mask(self, block: Block, window: int | None, dtype: torch.dtype, visible: Callable[[], Tensor]) -> Tensor:
-        """Return 0 where `visible`, -inf elsewhere, computed once and kept, since the layers share it.
+        """Return an additive mask: 0 where `visible`, -inf elsewhere. It is cached, because the layers share it.
 
-        From a boolean mask, torch's attention makes an additive one in each layer, and keeps it for the backward pass.
+        From a boolean mask, torch's attention would make an additive mask in each layer, and keep it for the backward
+        pass.
         """
         key = (id(block), window, dtype)
         if key not in self._masks:
             seen = visible()
-            # CUDA's kernels copy a mask in each layer unless its rows start at multiples of MASK_ALIGNMENT.
+            # CUDA kernels copy the mask in each layer unless its rows start at multiples of MASK_ALIGNMENT.
             columns = -seen.shape[-1] % MASK_ALIGNMENT + seen.shape[-1]
             wide = torch.zeros((*seen.shape[:-1], columns), dtype=dtype, device=seen.device)
             self._masks[key] = wide[..., : seen.shape[-1]].masked_fill_(~seen, -torch.inf)
@@ -202,7 +201,7 @@ class PrefixLayout:
 
 
 def _similar(lengths: list[int]) -> list[tuple[int, int]]:
-    """Split ascending lengths into runs [first, end), each at most 1 / BLOCK_FILL times as long as its first.
+    """Split ascending lengths into runs [first, end) in which shortest / longest is at least BLOCK_FILL.
 
     Lengths of 0 are left out.
     """
@@ -216,14 +215,14 @@ def _similar(lengths: list[int]) -> list[tuple[int, int]]:
 
 
 def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
-    """Return [count, ...] with rows [m, ...] at these indices, all distinct, and 0 elsewhere."""
+    """Return [count, ...] with `rows` [m, ...] at the distinct indices `places` [m], and 0 elsewhere."""
     return _Moved.apply(rows, places, count)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def collect(rows: Tensor, places: Tensor) -> Tensor:
-    """Return the rows [m, ...] at these indices.
+    """Return the rows [m, ...] at the indices `places` [m].
 
-    The indices are distinct, so the backward pass need not add anything up.
+    The indices must be distinct, so that the backward pass need not sum gradients.
     """
     return _Moved.apply(rows, places, None)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -239,7 +238,7 @@ class _Context(FunctionCtx):
     back: int | None
 
 
-# Each of the two directions is the other's gradient, so one function serves both.
+# Each direction is the gradient of the other, so a single function implements both.
 class _Moved(torch.autograd.Function):
     @staticmethod
     def forward(ctx: _Context, rows: Tensor, places: Tensor, count: int | None) -> Tensor:
@@ -256,20 +255,20 @@ class _Moved(torch.autograd.Function):
 ATTENTION = "shared_prefix"
 PROBE_TOLERANCE = 1e-3
 PROBE_TOLERANCE_LOW_PRECISION = 0.1
-"""Both tolerances are shares of the hidden states' norm: above the effect of rounding, below that of a layer that mixes
-tokens.
+"""Both tolerances are fractions of the hidden states' norm. They are above the effect of rounding, and below the effect
+of a layer that mixes tokens.
 """
 
 Way = Callable[[PreTrainedModel, PrefixLayout], Tensor]
 
 _ways: WeakKeyDictionary[PreTrainedModel, Way | None] = WeakKeyDictionary()
-"""How each decoder is passed through; None if it cannot take tokens in line. Found out once for each decoder."""
+"""Decoder -> the way to compute packed tokens with it, or None if it cannot. Determined once for each decoder."""
 
 
 def prefix_hidden(decoder: PreTrainedModel, layout: PrefixLayout) -> Tensor:
-    """Return the last hidden states [M, D] of the tokens in line, with their gradient.
+    """Return the last hidden states [M, D] of the packed tokens, with gradient.
 
-    The decoder must share prompts; see `shares_prompts`.
+    `shares_prompts` must be true for the decoder.
     """
     return (_ways.get(decoder) or _by_its_layers)(decoder, layout)
 
@@ -299,10 +298,10 @@ def _in_blocks(decoder: PreTrainedModel, layout: PrefixLayout) -> Tensor:
 
 
 def shares_prompts(decoder: PreTrainedModel) -> bool:
-    """Return whether `prefix_hidden` is right for this decoder.
+    """Return whether `prefix_hidden` gives correct results for this decoder.
 
-    Its tokens may mix only in attention, and that by torch's SDPA. The answer is found once for each decoder, by a
-    comparison with its own forward pass.
+    This requires that the decoder mixes tokens only in attention, and uses torch's SDPA. It is checked once for each
+    decoder, by a comparison with the decoder's own forward pass.
     """
     if decoder not in _ways:
         standard = decoder.config._attn_implementation == "sdpa" and decoder._supports_attention_backend
@@ -313,10 +312,10 @@ def shares_prompts(decoder: PreTrainedModel) -> bool:
 
 @torch.no_grad()
 def _agrees(decoder: PreTrainedModel, way: Way) -> bool:
-    """Return whether two completions of one prompt have the same hidden states in line as apart."""
+    """Return whether two completions of a prompt have the same hidden states packed as in separate rows."""
     tokens = torch.arange(8) % decoder.get_input_embeddings().weight.shape[0]
     prompt, completions = tokens[:3], torch.stack([tokens[3:7], tokens[4:8]])
-    # A small batch with a shared prompt and padding: completions of 4 and 3 tokens after one prompt of 3.
+    # A small batch with a shared prompt and padding: completions of 4 and 3 tokens after a prompt of 3 tokens.
     layout = PrefixLayout.of(prompt[None], torch.tensor([3]), torch.tensor([0, 0]), completions, torch.tensor([4, 3]))
     rows = torch.cat([prompt.expand(2, -1), completions], 1)
     layout, rows = on_device((layout, rows), decoder.device)
@@ -330,12 +329,12 @@ def _agrees(decoder: PreTrainedModel, way: Way) -> bool:
     expected = apart[:, 2:6].cpu()
     difference = in_line.cpu() - expected
     difference[1, 3] = expected[1, 3] = 0.0  # padding
-    # Written so that NaN passes: a diverged model is not a matter of its architecture.
+    # `not >` instead of `<=`, so that NaN passes: a diverged model says nothing about its architecture.
     return not difference.norm() > tolerance * expected.norm()
 
 
 class _NotHandedDownError(Exception):
-    """Raised by our attention function if the decoder does not hand its arguments down to it."""
+    """The decoder did not pass its keyword arguments on to our attention function."""
 
 
 def _attention(
@@ -348,13 +347,15 @@ def _attention(
     sliding_window: int | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
-    """Attend in line: query [1, H, M, d], key and value [1, KV, M, d] -> [1, M, H, d].
+    """Compute attention of packed tokens: query [1, H, M, d], key and value [1, KV, M, d] -> [1, M, H, d].
 
-    The only mask is the layout's. sliding_window: positions that a token sees, itself included.
+    Only the layout's mask is used; `attention_mask` is ignored.
+
+    sliding_window: number of positions that a token sees, including its own.
     """
     if prefix_layout is None:
         raise _NotHandedDownError
-    # Decided for each block below: without a mask it is True, and a mask is causal already.
+    # is_causal is set for each block below. If there is a mask, the mask is already causal.
     options.pop("is_causal", None)
     layout = prefix_layout
     queries, keys, values = (tensor[0].transpose(0, 1).flatten(1) for tensor in (query, key, value))
@@ -363,13 +364,13 @@ def _attention(
     columns = [block.width + (0 if block.prompts is None else layout.prompts.width) for block in layout.blocks]
 
     def by_block(tensor: Tensor, widths: list[int]) -> list[Tensor]:
-        """Split a tensor into [b, heads, width, d] for each block."""
+        """Split a tensor into one tensor [b, heads, width, d] per block."""
         parts = torch.split(tensor, [count * width for count, width in zip(rows, widths, strict=True)])
         shapes = [(count, width, -1, query.shape[-1]) for count, width in zip(rows, widths, strict=True)]
         return [part.view(shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
 
-    # All blocks are gathered at once, since the gradient of each slice of a tensor is as large as the tensor.
-    # Embeddings gather, since their backward pass adds up in a fixed order, and several rows attend to one prompt.
+    # All blocks are gathered at once, because the gradient of each slice of a tensor is as large as the tensor. The
+    # backward pass of `embedding` sums the gradients of rows that attend to the same prompt in a fixed order.
     spaced = spread(queries, layout.padded, sum(map(mul, rows, widths)))
     parts = zip(
         layout.blocks,
@@ -391,10 +392,11 @@ AttentionInterface.register(ATTENTION, _attention)
 
 @contextlib.contextmanager
 def attending_by(decoder: PreTrainedModel, name: str | None = None) -> Iterator[None]:
-    """Let forward passes in this context use the attention function registered as `name`; None for the decoder's own.
+    """Make forward passes in this context use the attention function registered as `name`, or by default their own.
 
-    Layers marked for activation checkpointing are recomputed in the backward pass, which may come after the context.
-    They use the same function there. transformers itself checkpoints only in training mode, where dropout acts too.
+    The backward pass, which may come after the context, recomputes layers that are marked for activation checkpointing.
+    The recomputation uses the same attention function. transformers itself checkpoints only in training mode, which
+    also turns dropout on.
     """
     name = name or decoder.config._attn_implementation
     layers = [
@@ -405,7 +407,7 @@ def attending_by(decoder: PreTrainedModel, name: str | None = None) -> Iterator[
     saved = [(layer.training, layer._gradient_checkpointing_func) for layer in layers]
     for layer in layers:
         layer._gradient_checkpointing_func = partial(_checkpointed, layer, partial(_implementation, decoder, name))
-        # Set on the layer alone, not on its children: it makes the layer call the function above.
+        # Set only on the layer, not on its children. This makes the layer call the function above.
         layer.training = True
     try:
         with _implementation(decoder, name):
@@ -421,9 +423,9 @@ def _checkpointed(
     forward: Callable[..., Tensor],
     *args: object,
 ) -> Tensor:
-    # Back to evaluation mode before the layer computes: some layers apply dropout of their own.
+    # Return to evaluation mode before the layer computes, because some layers apply dropout themselves.
     layer.training = False
-    # The second context is entered for the recomputation, when the decoder's own setting may be back in force.
+    # The second context is for the recomputation, when the decoder's own setting may already be restored.
     outputs: Tensor = checkpoint(
         forward, *args, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), implementation())
     )

@@ -1,4 +1,4 @@
-"""Frozen models next to the trained policy: copies that it is kept close to or measured against, and its teacher."""
+"""Frozen models next to the trained policy: reference copies for the KL and for measurements, and the teacher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, toke
 
 
 def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy that shares no weight with the policy and takes no gradient."""
+    """Return a frozen copy of the policy that shares no weights with it."""
     frozen: PreTrainedModel = copy.deepcopy(policy).requires_grad_(False)
     for weight in frozen.parameters():
         weight.grad = None
@@ -28,31 +28,28 @@ def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
 
 
 def require_copy(copy: PreTrainedModel | None) -> PreTrainedModel:
-    """Return a frozen copy that the spec needs.
-
-    Raises RuntimeError if none was made, rather than use another policy.
-    """
+    """Return the copy. Raises RuntimeError if it is None, although the spec needs it."""
     if copy is None:
         raise RuntimeError("no copy was made of the weights that are to be sampled from or compared with")
     return copy
 
 
 class RenewedCopy:
-    """A frozen copy of the policy, renewed at the first of every `every_steps` steps."""
+    """A frozen copy of the policy that is renewed every `every_steps` steps."""
 
     def __init__(self, model: PreTrainedModel, every_steps: int) -> None:
-        """Copy a model that holds the starting weights."""
+        """Copy a model that has the starting weights."""
         self.policy = frozen_copy(model)
         self._trained = trained_weights(model).keys()
         self._every_steps = every_steps
 
     def begin(self, step: int, model: PreTrainedModel) -> None:
-        """Renew the copy if one is due; called before each step (from 1) with the trained policy."""
+        """Renew the copy if it is due. Call this before each step (from 1) with the trained policy."""
         if (step - 1) % self._every_steps == 0:
             self.policy.load_state_dict(model.state_dict())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the copy's weights without those that training leaves alone."""
+        """Return the copy's weights, without weights that training does not change."""
         return {name: weight for name, weight in self.policy.state_dict().items() if name in self._trained}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -62,11 +59,12 @@ class RenewedCopy:
 def kl_reference(
     kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None
 ) -> PreTrainedModel | RenewedCopy | None:
-    """Return the policy that the objective's KL refers to; None if the KL needs no model of its own.
+    """Return the reference policy of the objective's KL, or None if the KL needs no separate model.
 
-    model: holds the starting weights. initial: a frozen copy of them, if there is one already.
+    model: must have the starting weights.
+    initial: a frozen copy of the starting weights, if there already is one.
     """
-    # Relative to the start of the iteration, the reference log-probs are the batch's old log-probs.
+    # If the reference is the start of the iteration, its log-probs are the batch's old log-probs.
     if kl.where == "none" or kl.reference == "iteration_start":
         return None
     if kl.reference == "initial":
@@ -76,10 +74,9 @@ def kl_reference(
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen model with the policy's vocabulary, from which the policy is distilled.
+    """The frozen model that the policy is distilled from. It has the policy's vocabulary.
 
-    No checkpoint holds its weights. It may read prompts of its own, so it passes over completions apart from the
-    policy.
+    Its weights are in no checkpoint. It may read other prompts than the policy, so its passes are separate.
     """
 
     model: PreTrainedModel
@@ -90,11 +87,14 @@ class Teacher:
     def divergence(
         self, sequences: Sequences, rows: Tensor, policy: PreTrainedModel, part: BatchPart, hidden: Tensor
     ) -> Tensor:
-        """Return the divergence [n, T'] from the policy's next-token distributions, in nats, with its gradient.
+        """Return the divergence [n, T'] between teacher and policy at each completion token, in nats, 0 in padding.
 
-        The gradient goes to the policy alone; padding has 0. sequences: completions after the teacher's prompts. rows
-        (int64 indices): those of the part, whose hidden states [n, T', D] are the policy's. Raises TypeError unless the
-        divergence is a term of the loss.
+        Only the policy gets a gradient.
+
+        sequences: the completions after the teacher's prompts.
+        rows: the part's rows in `sequences` (int64 indices).
+        hidden [n, T', D]: the policy's hidden states for the part.
+        Raises TypeError unless distill.where=loss.
         """
         if not isinstance(self.distill, DistillInLoss):
             raise TypeError(f"distill.where={self.distill.where} has no divergence")
@@ -107,14 +107,14 @@ class Teacher:
 
 
 class Measured(NamedTuple):
-    """What a reference model assigns to some of N completions."""
+    """A reference model's log-probs, and the KL to it, for some of N completions."""
 
     mask: Tensor
-    """Bool [N, T]: the tokens of these completions."""
+    """Bool [N, T]: true at the tokens of the measured completions."""
     reference_logps: Tensor
-    """[tokens] in the mask's order, on the CPU."""
+    """[tokens] the reference's log-probs in the mask's order, on the CPU."""
     kl: Tensor
-    """[tokens] exact KL(policy || reference) in nats."""
+    """[tokens] exact KL(policy || reference) in nats, in the mask's order."""
 
 
 @torch.no_grad()
@@ -127,9 +127,9 @@ def exact_kl(
     pad_token_id: int,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
 ) -> Tensor:
-    """Return KL(model || reference) between the distributions that each completion token is sampled from, in nats.
+    """Return the exact KL(model || reference) of the next-token distributions at each completion token, in nats.
 
-    The result is [len(rows), T'] float32 over the whole vocabulary, at temperature-scaled logits; 0 in padding; no
+    The result [len(rows), T'] is float32, over the complete vocabulary at logits / temperature, 0 in padding, without
     gradient.
     """
     part = BatchPart.of([model, reference], sequences, rows, pad_token_id)
@@ -140,7 +140,7 @@ def exact_kl(
 
 @torch.no_grad()
 def measure(scorer: SequenceScorer, reference: PreTrainedModel, sequences: Sequences, rows: Tensor) -> Measured:
-    """Return the reference's log-probs of the rows' tokens, and the exact KL(policy || reference) at these tokens."""
+    """Compute the reference's log-probs, and the exact KL(policy || reference), at the tokens of some rows."""
     spec = scorer.spec
     temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
     chosen = torch.zeros(len(sequences.lengths), dtype=torch.bool)
@@ -155,30 +155,31 @@ def measure(scorer: SequenceScorer, reference: PreTrainedModel, sequences: Seque
         exact = exact_kl(scorer.policy, reference, *asked)
         kl[micro, : exact.shape[1]] = exact.cpu()
 
-    # Each process fills in its share of the rows; the exchange completes both tensors in all of them.
+    # Each process fills in its share of the rows. The exchange completes both tensors in all processes.
     passes(scorer.budget, scorer.policy, sequences, rows, score).exchange_(logps, kl)
     return Measured(mask, logps[mask], kl[mask])
 
 
 def measure_start(scorer: SequenceScorer, initial: PreTrainedModel | None, sequences: Sequences) -> Measured | None:
-    """Measure how far the policy is from the starting one, on train.reference_rows of a batch's completions.
+    """Measure how far the policy is from the starting policy, on train.reference_rows of a batch's completions.
 
-    Returns None without a starting policy or without rows.
+    Returns None if there is no starting policy or no row to measure.
     """
     rows = rows_to_measure(len(sequences.lengths), scorer.spec.train.reference_rows)
     return None if initial is None or len(rows) == 0 else measure(scorer, initial, sequences, rows)
 
 
 def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, float | None]:
-    """Return kl/*_start: the exact KL from the batch's policy to the starting one, and its estimates from the tokens.
+    """Return the metrics kl/*_start: the KL(policy || starting policy), exact and estimated, in nats.
 
-    They are means over the measured tokens, in nats. kl/sequence_start is the exact KL summed over a completion's
-    tokens, a mean over the measured completions. If the policy sampled the completions, kl/sequence_start estimates the
-    KL of whole completions and the others that of a token. For given completions they hold for the contexts there. All
-    are None if there was no row to measure. policy_logps [N, T].
+    * kl/exact_start: mean exact KL per measured token.
+    * kl/sequence_start: mean over the measured completions of the exact KL summed over their tokens.
+    * kl/{k1,k2,k3}_start: means over the measured tokens of -log r, (log r)^2 / 2 and r - 1 - log r, with r = start /
+      policy (Schulman 2020, "Approximating KL divergence").
 
-    With r = start / policy: k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r. Source: Schulman 2020, "Approximating
-    KL divergence".
+    If the policy sampled the completions, kl/sequence_start estimates the KL of complete completions, and the others
+    estimate the KL per token. For given completions, they only describe the contexts in these completions. All are None
+    if there was no row to measure. policy_logps [N, T].
     """
     if measured is None:
         return dict.fromkeys(f"kl/{name}_start" for name in ("exact", "sequence", "k1", "k2", "k3"))
@@ -188,6 +189,6 @@ def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, 
         "kl/sequence_start": float(measured.kl.sum() / measured.mask.any(1).sum()),
         "kl/k1_start": float(-log_ratio.mean()),
         "kl/k2_start": float(0.5 * (log_ratio**2).mean()),
-        # expm1 keeps k3 accurate for small log-ratios; the clamp keeps it finite for large ones.
+        # expm1 makes k3 accurate for small log-ratios, and the clamp keeps it finite for large ones.
         "kl/k3_start": float((torch.expm1(log_ratio.clamp(max=LOG_RATIO_LIMIT)) - log_ratio).mean()),
     }

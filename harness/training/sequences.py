@@ -1,8 +1,9 @@
-"""Prompts with their completions, and what models compute for them: hidden states, log-probs, entropies.
+"""Prompts with their completions, and their hidden states, log-probs and entropies under models.
 
-Shapes: N rows, P distinct prompts, W longest prompt, T longest completion, V vocabulary. Completions are padded on the
-right. A model computes each prompt once if its architecture allows (`harness.training.prefix_attention`), and otherwise
-passes over padded rows.
+A model computes each prompt only once if its architecture allows it (`harness.training.prefix_attention`). Otherwise it
+computes padded rows. Completions are padded on the right.
+
+Shapes: N rows, P distinct prompts, W tokens of the longest prompt, T tokens of the longest completion, V vocabulary.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ if TYPE_CHECKING:
 
 
 class DistinctPrompts(NamedTuple):
-    """The P prompts of a batch, without repetition."""
+    """The P distinct prompts of a batch."""
 
     tokens: Tensor
     """[P, W] int64, padded on the right with any token."""
     lengths: Tensor
-    """[P] int64."""
+    """[P] int64 number of tokens."""
     of_row: Tensor
-    """[N] int64: the number of each row's prompt."""
+    """[N] int64: the index of each row's prompt."""
 
 
 class PassTokens(NamedTuple):
-    """Counts of the tokens that a forward pass computes."""
+    """The number of tokens that a forward pass computes."""
 
     computed: int
     padding: int
-    """How many of the computed ones are padding."""
+    """How many of the computed tokens are padding."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Sequences:
     lengths: Tensor
     """[N] int64: tokens in each completion."""
     interjections: Sequence[Sequence[Interjection]] = ()
-    """The environment's words within each of the N completions; empty if there are none at all. Models read them, and
-    that is all. They are no part of completions, lengths and mask, so they are neither trained on nor counted.
+    """The environment's answers within each of the N completions; empty if no completion has any. Models read them, but
+    they are not part of completions, lengths and mask. So they are neither trained on nor counted.
     """
 
     @classmethod
@@ -87,10 +88,10 @@ class Sequences:
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
         """Join the rows of all parts, in order."""
         longest = max(one.completions.shape[1] for one in parts)
-        # Padding is masked everywhere, so any token id serves.
+        # Padding is masked everywhere, so any token id will do.
         padded = [functional.pad(one.completions, (0, longest - one.completions.shape[1])) for one in parts]
         prompts = [prompt for one in parts for prompt in one.prompts]
-        # Parts without interjections get empty ones if another part has some, so that rows stay aligned.
+        # If one part has interjections, parts without them get empty ones, so that rows stay aligned.
         interjections: list[Sequence[Interjection]] = []
         if any(one.interjections for one in parts):
             interjections = [said for one in parts for said in one.interjections or [()] * len(one.prompts)]
@@ -98,12 +99,12 @@ class Sequences:
 
     @property
     def mask(self) -> Tensor:
-        """A bool [N, T] mask, true at completion tokens."""
+        """A bool mask [N, T], true at completion tokens."""
         return torch.arange(self.completions.shape[1]) < self.lengths[:, None]
 
     @cached_property
     def woven(self) -> Woven:
-        """The tokens that models read after the prompts: completions with the interjections in their places."""
+        """The tokens that models read after the prompts: completions with the interjections inserted."""
         if not any(self.interjections):
             return Woven(self.completions, self.lengths, None)
         return Woven.of(self.completions, self.lengths, self.interjections)
@@ -118,7 +119,7 @@ class Sequences:
 
     @cached_property
     def distinct_rows(self) -> tuple[Tensor, list[int]]:
-        """The first row of each distinct sequence (int64 indices), and for each of the N rows the first equal row."""
+        """(int64 indices of the first row of each distinct sequence, for each of the N rows its first equal row)."""
         first: dict[tuple[tuple[int, ...], tuple[int, ...], str], int] = {}
         said = self.interjections or [()] * len(self.prompts)
         rows = zip(self.prompts, self.completions.tolist(), self.lengths.tolist(), said, strict=True)
@@ -135,10 +136,10 @@ class Sequences:
         return Sequences(prompts, self.completions[chosen], self.lengths[chosen], interjections)
 
     def micro_batches(self, rows: Tensor, budget_tokens: int, shared: bool = False) -> list[Tensor]:
-        """Split rows (int64 indices) into micro-batches, which pass through a model at once, within a budget of tokens.
+        """Split rows (int64 indices) into micro-batches within a token budget, each for one pass of a model.
 
-        shared: the model computes each prompt once and no padding (`grouped_micro_batches`). Otherwise rows of similar
-        length are together, and padding counts (`micro_batches`).
+        shared: whether the model computes each prompt once and no padding (`grouped_micro_batches`). If False, rows of
+        similar length are grouped, and padding counts (`micro_batches`).
         """
         if len(rows) == 0:
             return []
@@ -149,8 +150,8 @@ class Sequences:
         return grouped_micro_batches(rows, prompts.of_row.tolist(), prompts.lengths.tolist(), lengths, budget_tokens)
 
     def pass_tokens(self, rows: Tensor, shared: bool) -> PassTokens:
-        """Count the tokens that one forward pass over the rows computes; shared as in `micro_batches`."""
-        # The last token of a row predicts nothing and is not fed.
+        """Count the tokens that one forward pass over the rows computes. shared: see `micro_batches`."""
+        # The last token of a row predicts nothing, so it is not fed to the model.
         fed = (self.woven.lengths[rows] - 1).clamp_min(0)
         prompts = self.distinct_prompts
         if shared:
@@ -163,10 +164,10 @@ class Sequences:
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Rows as any decoder takes them: prompts padded on the left and completions on the right, all [n, W + T' - 1]."""
+    """Rows for any decoder, all [n, W + T' - 1]: left-padded prompts, then right-padded completions."""
 
     width: int
-    """W, the length of the longest prompt."""
+    """W, the number of tokens of the longest prompt."""
     inputs: Tensor
     attention: Tensor
     positions: Tensor
@@ -174,13 +175,13 @@ class PaddedRows:
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], completions: Tensor, mask: Tensor, pad_token_id: int) -> PaddedRows:
         width = max(map(len, prompts))
-        # Prompts end at one column, so that all completions start at the next one.
+        # All prompts end in the same column, so that all completions start in the next.
         padded = torch.full((len(prompts), width), pad_token_id)
         prompt_mask = torch.zeros_like(padded, dtype=torch.bool)
         for index, prompt in enumerate(prompts):
             padded[index, width - len(prompt) :] = torch.tensor(prompt)
             prompt_mask[index, width - len(prompt) :] = True
-        # The last completion token predicts nothing that is scored, so it is not fed.
+        # The last completion token predicts nothing that is scored, so it is not fed to the model.
         attention = torch.cat([prompt_mask, mask[:, :-1]], dim=1).long()
         inputs = torch.cat([padded, completions[:, :-1]], dim=1)
         return cls(width, inputs, attention, (attention.cumsum(1) - 1).clamp_min(0))
@@ -188,9 +189,9 @@ class PaddedRows:
 
 @dataclass(frozen=True)
 class BatchPart:
-    """n rows of a batch as passes over them need them: laid out on the host, then moved to a model's device in one go.
+    """n rows of a batch in the form that model passes need, laid out on the host and moved to the device in one copy.
 
-    T' is the longest completion among the rows, m the number of their tokens.
+    T' is the number of tokens of the longest completion among the rows, m the number of completion tokens.
     """
 
     completions: Tensor
@@ -198,12 +199,13 @@ class BatchPart:
     mask: Tensor
     """Bool [n, T'], true at completion tokens."""
     scored: Tensor
-    """[m] int64: the indices of completion tokens among the n * T'."""
+    """[m] int64: the indices of completion tokens among the n * T' positions."""
     places: Tensor | None
-    """[n, T'] int64: the index of each of these tokens among those that are read; None if it is the token's own index.
+    """[n, T'] int64: the position of each completion token among the tokens that the model reads after the prompt. None
+    if there are no interjections, so that positions are equal.
     """
     rows: dict[str, Tensor]
-    """Further tensors that were requested for these rows: [n, T'] or [n]."""
+    """The `tensors` passed to `of`, for these rows: [n, T'] or [n]."""
     layout: PrefixLayout | PaddedRows
 
     @classmethod
@@ -215,10 +217,11 @@ class BatchPart:
         pad_token_id: int,
         **tensors: Tensor | None,
     ) -> BatchPart:
-        """Lay out some rows (int64 indices) for passes of models that are on one device.
+        """Lay out some rows (int64 indices) for passes of models that are on the same device.
 
-        tensors: [N, T] or [N], on the host. Raises ValueError for no rows, and for an empty prompt: nothing predicts
-        its completion's first token.
+        tensors: further tensors [N, T] or [N] on the host, of which the part gets these rows. None is left out.
+        Raises ValueError if there are no rows, or if a prompt is empty, because nothing would predict its completion's
+        first token.
         """
         prompts = [sequences.prompts[row] for row in rows.tolist()]
         if not prompts or not all(prompts):
@@ -231,12 +234,12 @@ class BatchPart:
         read_lengths = woven.lengths[rows]
         read = woven.tokens[rows, : int(read_lengths.max())]
         places = None if woven.places is None else woven.places[rows, :longest]
-        # All models of a part share one layout, so a single one that needs padding decides.
+        # All models of a part share a layout, so it is padded if one of them needs padding.
         if all(shares_prompts(model.get_decoder()) for model in models):
             distinct = sequences.distinct_prompts
             used, prompt_of_row = torch.unique(distinct.of_row[rows], return_inverse=True)
             widths = distinct.lengths[used]
-            # Only as wide as the longest prompt among these rows.
+            # Cut to the longest prompt among these rows.
             tokens = distinct.tokens[used, : int(widths.max())]
             layout: PrefixLayout | PaddedRows = PrefixLayout.of(tokens, widths, prompt_of_row, read, read_lengths)
         else:
@@ -251,17 +254,17 @@ class BatchPart:
         return on_device(part, models[0].device)
 
     def hidden(self, model: PreTrainedModel) -> Tensor:
-        """Return the last hidden states [n, T', D] that the completion tokens are predicted from, with their gradient.
+        """Return the last hidden states [n, T', D] that predict the completion tokens, with gradient.
 
-        In padding they are meaningless, but finite. The model is one of those that the part was made for.
+        In padding they are finite but meaningless. The model must be one of those that the part was made for.
         """
         return Processes.here().passing(model, lambda: self._hidden(model.get_decoder()))
 
     def _hidden(self, decoder: PreTrainedModel) -> Tensor:
         layout = self.layout
         if isinstance(layout, PrefixLayout):
-            # An embedding, since its backward pass adds up in a fixed order, and a prompt's last token predicts for
-            # several rows.
+            # Gathered by `embedding`, because a prompt's last token predicts for several rows, and the backward pass of
+            # `embedding` sums in a fixed order.
             predictors = layout.predictors if self.places is None else layout.predictors.gather(1, self.places)
             return functional.embedding(predictors, prefix_hidden(decoder, layout))
         with attending_by(decoder):
@@ -276,11 +279,11 @@ class BatchPart:
         return hidden if self.places is None else hidden.take_along_dim(self.places[:, :, None], dim=1)
 
     def at_tokens(self, values: Tensor) -> Tensor:
-        """Return the values [m, ...] at completion tokens, of [n, T', ...]."""
+        """Return the values [m, ...] at the completion tokens, from values [n, T', ...]."""
         return collect(values.flatten(0, 1), self.scored)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Return [n, T'] with values [m] at the completion tokens and 0 in padding."""
+        """Return [n, T'] with the values [m] at the completion tokens, and 0 in padding."""
         return spread(values, self.scored, self.mask.numel()).view(self.mask.shape)
 
 
@@ -293,11 +296,14 @@ def score_completions(
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
     entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-prob of every completion token and the entropy of the distribution it was sampled from, in nats.
+    """Return the log-prob of every completion token and the entropy of its next-token distribution, in nats.
 
-    Both are [len(rows), T'] float32 with T' the longest completion among the rows, at temperature-scaled logits; 0 in
-    padding. The logits of no more than chunk_tokens positions are held at once. The entropy (full softmax) carries a
-    gradient only with entropy_grad. Raises RefusedError for a model that computes its logits in an unknown way.
+    Both are float32 [len(rows), T'], at logits / temperature, 0 in padding. T' is the number of tokens of the longest
+    completion among the rows. The entropy is over the complete vocabulary.
+
+    chunk_tokens: maximum number of positions whose logits are in memory at once.
+    entropy_grad: whether the entropy has a gradient.
+    Raises RefusedError if the model computes its logits in an unknown way.
     """
     part = BatchPart.of([model], sequences, rows, pad_token_id)
     return score_hidden(model, part.hidden(model), part, temperature, chunk_tokens, entropy_grad)
@@ -306,10 +312,10 @@ def score_completions(
 def passes(
     budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
 ) -> RowShare:
-    """Call work(some rows) until this process's share of the rows (int64 indices) has passed.
+    """Call `work` on micro-batches of this process's share of the rows (int64 indices), and return the share.
 
-    Each call gets as many rows as the budget allows; callers disable gradients. Returns the rows of each process. If
-    memory runs out, `work` is called for all rows again, so it must overwrite its results. Raises as `TokenBudget.run`.
+    The caller must disable gradients. If memory runs out, `work` is called again for all rows, so it must overwrite its
+    results. Raises the errors of `TokenBudget.run`.
     """
     shared = shares_prompts(model.get_decoder())
     share = RowShare.of(rows, sequences.lengths)
@@ -332,21 +338,21 @@ def score_hidden(
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
     entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies from the hidden states of a part: the second half of `score_completions`."""
+    """Return log-probs and entropies from a part's hidden states. This is the second half of `score_completions`."""
     states, tokens = part.at_tokens(hidden), part.at_tokens(part.completions)
     logps, entropy = token_scores(states, output_head(model), tokens, temperature, chunk_tokens, entropy_grad)
     return part.spread(logps), part.spread(entropy)
 
 
 def rows_to_measure(count: int, wanted: int) -> Tensor:
-    """Return `wanted` of `count` rows, or all if there are fewer: ascending int64 indices, spread evenly."""
+    """Return evenly spaced, ascending int64 indices of `wanted` of `count` rows, or of all rows if there are fewer."""
     wanted = min(count, wanted)
     return torch.arange(wanted) * count // max(1, wanted)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """[N, T] float32 on the CPU, 0 in padding and in rows that were not scored."""
+    """Scores of completion tokens, each [N, T] float32 on the CPU, 0 in padding and in rows that were not scored."""
 
     logps: Tensor
     entropy: Tensor
@@ -357,14 +363,15 @@ class Scores:
         return cls(*(torch.zeros(sequences.completions.shape) for _ in range(3)))
 
     def put(self, found: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> None:
-        """Write the results of passes: for some rows (int64 indices) log-probs, entropies and perhaps values.
+        """Write the results of passes.
 
-        Each is [n, T'] on any device.
+        found: per pass, the rows (int64 indices) and their log-probs, entropies and, with a critic, values, each
+        [n, T'] on any device.
         """
-        # One transfer for all results: each would make the host wait for the device.
+        # All results are transferred at once, because each transfer makes the host wait for the device.
         on_host = iter(to_host([tensor.detach() for _, tensors in found for tensor in tensors]))
         for rows, tensors in found:
-            # Not strict: without a critic there are no values.
+            # Not strict, because there are no values without a critic.
             for own, tensor in zip((self.logps, self.entropy, self.values), tensors, strict=False):
                 own[rows, : tensor.shape[1]] = next(on_host)
 
@@ -384,12 +391,12 @@ class SequenceScorer:
         self.budget = TokenBudget.of(self.spec)
 
     def part(self, sequences: Sequences, rows: Tensor, **tensors: Tensor | None) -> BatchPart:
-        """Lay out some rows (int64 indices) for passes of policy and critic; as `BatchPart.of`."""
+        """Lay out some rows (int64 indices) for passes of policy and critic; see `BatchPart.of`."""
         models = [self.policy] if self.critic is None else self.critic.models(self.policy)
         return BatchPart.of(models, sequences, rows, self.pad_token_id, **tensors)
 
     def score(self, part: BatchPart, hidden: Tensor, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies [n, T'] from the policy's hidden states of a part; see `score_completions`."""
+        """Return log-probs and entropies [n, T'] from the policy's hidden states for a part. See `score_hidden`."""
         spec = self.spec
         temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
         return score_hidden(self.policy, hidden, part, temperature, chunk_tokens, entropy_grad)

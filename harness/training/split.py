@@ -1,6 +1,6 @@
 """Weights that are split over the processes of a cell (`train.sharding: fully`).
 
-Each process holds a part of every weight, of its gradient and of the optimiser state. FSDP2 gathers a layer when a pass
+Each process has a part of every weight, of its gradient and of its optimiser state. FSDP2 gathers a layer when a pass
 needs it (Zhao et al. 2304.11277), so all processes must run the same number of passes.
 """
 
@@ -20,9 +20,10 @@ from harness.training.token_scores import output_head
 
 
 class _Root(nn.Module):
-    """The module through which every pass enters FSDP2; dtype: the dtype of passes.
+    """The root module for FSDP2, through which every pass goes.
 
-    FSDP2 needs a single root, but our passes call the decoder and read the weights of the output head.
+    FSDP2 needs a single root, but our passes call the decoder and read the weights of the output head. `dtype` is the
+    dtype of passes.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -35,13 +36,13 @@ class _Root(nn.Module):
 
 
 _masters: set[int] = set()
-"""Ids of the split weights that are float32 masters."""
+"""Ids of all split weights that are float32 masters."""
 
 
 def split_for_training(train: TrainSpec, *models: PreTrainedModel | None, head: nn.Module | None = None) -> None:
     """Split the weights of models, and of the critic's head, if the spec says so.
 
-    The same model may be passed twice.
+    A model may be passed more than once.
     """
     if train.sharding == "rows" or Processes.here().size == 1:
         return
@@ -56,13 +57,13 @@ def split_weights(model: PreTrainedModel) -> None:
     """Keep only this process's part of each weight of a model, in place.
 
     Trained weights become float32 masters, which are rounded to the model's dtype for each pass. All processes must
-    call it together.
+    call this together.
     """
     processes = Processes.here()
     if model in processes.split:
         return
-    # Both probe the model with a pass of their own, which does not work once the weights are split. Their answers are
-    # kept.
+    # Both functions probe the model with a forward pass, which is impossible once the weights are split. They cache
+    # their results.
     shares_prompts(model.get_decoder())
     output_head(model)
     root = _Root(model)
@@ -70,11 +71,11 @@ def split_weights(model: PreTrainedModel) -> None:
         if weight.requires_grad:
             weight.data = weight.data.float()
     layers = [module for module in model.get_decoder().modules() if isinstance(module, GradientCheckpointingLayer)]
-    # FSDP2 wants children before their parents: the root takes the weights that no layer has.
+    # FSDP2 needs children before their parents. The root takes all weights outside the layers.
     for module in (*layers, root):
         _fully_shard(module, root.dtype)
     if root.dtype != torch.float32:
-        # After the split, since it replaces the parameters.
+        # This comes after the split, which replaces the parameters.
         _masters.update(map(id, model.parameters()))
     processes.split[model] = root
 
@@ -84,24 +85,24 @@ def _fully_shard(module: nn.Module, dtype: torch.dtype, reshard_after_forward: b
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(next(module.parameters()).device.type, (Processes.here().size,))
-    # Gradients are reduced in float32: sums over processes would lose small ones in half precision.
+    # Gradients are reduced in float32, because sums in half precision would lose small gradients.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
     assert isinstance(module, FSDPModule)
-    # Gradients are summed, because losses have the denominators of the whole step. The factor must be set on every
-    # module: on the root alone, it would leave the layers with means.
+    # Gradients are summed, not averaged, because the denominators of losses count over the complete step. The factor
+    # must be set on every module. If it were set only on the root, the layers would still average.
     module.set_gradient_divide_factor(1.0)
     module.set_force_sum_reduction_for_comms(True)
 
 
 def is_master(weight: Tensor) -> bool:
-    """Return whether a split weight is a float32 master that passes see rounded."""
+    """Return whether a split weight is a float32 master, which passes round to the model's dtype."""
     return id(weight) in _masters
 
 
 @torch.no_grad()
 def gather_into(model: PreTrainedModel, split: PreTrainedModel) -> None:
-    """Copy the trained weights of a split model into a whole one; all processes must call it together."""
+    """Copy the trained weights of a split model into an unsplit model. All processes must call this together."""
     whole_weights = dict(model.named_parameters())
     for name, weight in split.named_parameters():
         if weight.requires_grad:
@@ -110,34 +111,34 @@ def gather_into(model: PreTrainedModel, split: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def scatter_into(split: PreTrainedModel, model: PreTrainedModel) -> None:
-    """Copy the weights of a whole model into a split one."""
+    """Copy the weights of an unsplit model into a split model."""
     split.load_state_dict(parts_of(split, model.state_dict()))
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return the whole of a tensor that may be split: in rank 0, on the host.
+    """Return a split tensor gathered on the host in rank 0, and any other tensor unchanged.
 
-    All processes must call it together.
+    Other ranks get their own part of a split tensor. All processes must call this together.
     """
     if not is_part(value):
         return value
-    # Every rank takes part in the gathering, also those that do not keep the result.
+    # Every rank must take part in the gathering, even if it does not keep the result.
     found = gathered(value)
     return found.cpu() if Processes.here().is_first else value
 
 
 def part_like(own: Tensor, value: Tensor) -> Tensor:
-    """Return this process's part of a whole tensor, split in the same way as `own`."""
+    """Return this process's part of an unsplit tensor, split in the same way as `own`."""
     if not is_part(own) or is_part(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    # No source rank: every process has the whole value, so nothing is sent.
+    # There is no source rank, because every process has the complete value. So nothing is sent.
     value = value.to(own.device, own.dtype)
     return distribute_tensor(value, own.device_mesh, own.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
 def parts_of(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return this process's part of the state dict of a whole module."""
+    """Return this process's part of an unsplit module's state dict."""
     own = module.state_dict()
     return {name: part_like(own.get(name, value), value) for name, value in state.items()}

@@ -1,4 +1,4 @@
-"""The types of what a checkpoint holds besides the policy's weights. torch and JSON keep them as plain dictionaries."""
+"""The types of a checkpoint's contents other than the policy's weights. torch and JSON store them as plain dicts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 class OrderState(TypedDict, total=False):
-    """The state of a prompt order; an order that learns nothing from the rewards has none."""
+    """The state of a prompt order. It is empty for an order that does not depend on rewards."""
 
     successes: dict[str, float]
     visits: dict[str, int]
     retired: list[str]
     order: OrderState
-    """The state of the order whose prompts retire."""
+    """The state of the inner order, if prompts retire."""
 
 
 class LimitState(TypedDict):
@@ -26,7 +26,7 @@ class LimitState(TypedDict):
 
 
 class CellProgress(TypedDict, total=False):
-    """How far a cell has got, as JSON. A learner without prompts has no order and no limit."""
+    """The progress of a cell, as JSON. A learner without prompts has no order and no limit."""
 
     generated_tokens: int
     teacher_tokens: int
@@ -34,21 +34,21 @@ class CellProgress(TypedDict, total=False):
     order: OrderState
     limit: LimitState
     past_weights: dict[str, str]
-    """The checksums of past weights that are sampled from, by their step."""
+    """Step -> checksum of the past weights that later steps sample from."""
 
 
 class OptimizerState(TypedDict, total=False):
-    """The state of a `ClippedOptimizer`; the first two fields are torch's."""
+    """The state of a `ClippedOptimizer`. The first two fields are those of torch's state dict."""
 
     state: dict[int, dict[str, Tensor]]
     param_groups: list[dict[str, object]]
     masters: list[Tensor]
     matrices: OptimizerState
-    """Muon's, without masters."""
+    """The state of Muon, without masters."""
 
 
 class UpdateState(TypedDict, total=False):
-    """The state of a policy update or a preference update; the latter has an optimiser and a budget only."""
+    """The state of a policy update or a preference update. A preference update has only `optimizer` and `budget`."""
 
     optimizer: OptimizerState
     critic: dict[str, Tensor]
@@ -58,7 +58,7 @@ class UpdateState(TypedDict, total=False):
 
 
 class TrainerState(UpdateState, total=False):
-    """The state of a learner: with a fixed set of pairs that of its update, otherwise with the update apart."""
+    """The state of a learner. With a fixed set of pairs it has the update's own fields, and otherwise `update`."""
 
     update: UpdateState
     round: dict[str, Tensor]

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 Progress = Callable[[int, int, float], None]
-"""Called as (step, steps, loss) after every step."""
+"""on_step(step, steps, loss) is called after every step."""
 
 WARM_UP_FRAC = 0.05
-"""Share of the steps with a rising learning rate."""
+"""Fraction of the steps in which the learning rate rises."""
 LOWEST_FRAC = 0.02
-"""The decay stops at this share of the learning rate."""
+"""The decay stops at this fraction of the learning rate."""
 
 
 def train_supervised(
@@ -24,16 +24,16 @@ def train_supervised(
     on_step: Progress,
     weight_decay: float = 0.01,
 ) -> None:
-    """Train weights with AdamW, gradients clipped to a norm of 1.
+    """Train weights with AdamW, with gradients clipped to a norm of 1.
 
-    losses: yields, for each step, the losses of its micro-batches one by one, which add up to the step's.
+    losses: called once per step. Yields the losses of the step's micro-batches one by one; they add up to its loss.
     """
     optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=weight_decay, betas=(0.9, 0.95))
     for step in range(1, steps + 1):
         optimizer.zero_grad()
         loss = 0.0
         for part in losses():
-            # The losses come one by one, so that one micro-batch's graph is freed before the next one is computed.
+            # The losses come one by one, so that a micro-batch's graph is freed before the next is computed.
             part.backward()  # type: ignore[no-untyped-call]
             loss += float(part.detach())
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
@@ -44,9 +44,10 @@ def train_supervised(
 
 
 def warm_up_and_decay(step: int, steps: int) -> float:
-    """Return the learning rate's factor at step `step` (from 1) of supervised training.
+    """Return the factor on the learning rate at step `step` (from 1) of supervised training.
 
-    It is a warm-up over 5 % of the steps, times a linear decay from the first step on that stops at 2 %.
+    It is the product of a linear warm-up over WARM_UP_FRAC of the steps, and a linear decay from the first step that
+    stops at LOWEST_FRAC.
     """
     warm_up = min(1.0, step / max(1.0, WARM_UP_FRAC * steps))
     return warm_up * max(LOWEST_FRAC, 1 - (step - 1) / steps)

@@ -1,6 +1,6 @@
-"""Nested tensors, changed one by one or moved between host and device in few copies.
+"""Tensors in nested values: changed one by one, or moved between host and device in few copies.
 
-A whole state leaves a GPU through a pinned buffer, so nothing is copied on the GPU, which may be full.
+A complete state is copied from a GPU through a pinned buffer, which needs no memory on the GPU.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from torch import Tensor
 V = TypeVar("V")
 
 PACKED_ALIGNMENT_BYTES = 16
-"""Tensors start at multiples of this in a buffer of bytes: a view in another dtype must be aligned to its elements."""
+"""Tensors start at multiples of this in a byte buffer, because views in other dtypes must be aligned."""
 STAGING_BYTES = 2**28
-"""Size of the pinned buffer that a GPU's tensors pass through."""
+"""Size of the pinned buffer for copies from a GPU."""
 
 
 def on_device(value: V, device: torch.device) -> V:
-    """Return a value whose tensors are on the host with them on a device; on a CPU the value itself.
+    """Move all tensors in a value from the host to a device. If the device is a CPU, return the value itself.
 
-    All of them are moved in one copy, from pinned memory, for which the host does not wait. value: tensors in
-    dataclasses, dicts, lists and tuples.
+    All tensors are moved in one copy from pinned memory. The host does not wait for it.
+
+    value: dataclasses, dicts, lists and tuples that contain tensors.
     """
     if device.type == "cpu":
         return value
@@ -35,7 +36,7 @@ def on_device(value: V, device: torch.device) -> V:
         tensors.append(tensor)
         return tensor
 
-    # The first walk lists the tensors; the second puts the moved ones back in the same order.
+    # The first walk lists the tensors. The second replaces them by the moved tensors in the same order.
     with_tensors(value, note)
     sizes = [-(-tensor.nbytes // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES for tensor in tensors]
     ends = list(itertools.accumulate(sizes, initial=0))
@@ -48,7 +49,7 @@ def on_device(value: V, device: torch.device) -> V:
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors of one dtype and one device on the host, moved in one copy, for which the host waits."""
+    """Move tensors with the same dtype and device to the host in one copy, for which the host waits."""
     if not tensors or tensors[0].device.type == "cpu":
         return list(tensors)
     flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
@@ -57,7 +58,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> list[Tensor]:
-    """Return views of packed bytes, each of the shape and dtype of a tensor."""
+    """Return views of packed bytes, each with the shape and dtype of one of the tensors."""
     return [
         packed[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for tensor, start in zip(tensors, ends[:-1], strict=True)
@@ -65,14 +66,14 @@ def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> li
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return the value with each tensor in it changed, in a fixed order."""
+    """Return the value with `change` applied to each tensor in it, in a fixed order."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
         return {key: with_tensors(one, change) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         items = (with_tensors(one, change) for one in value)
-        # A named tuple takes its fields as arguments, other sequences take an iterable.
+        # A named tuple takes its fields as arguments. Other sequences take an iterable.
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{own.name: with_tensors(getattr(value, own.name), change) for own in fields(value)})
@@ -80,9 +81,11 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def on_host(state: V) -> V:
-    """Return the state, whose tensors may be on a GPU, with all of them on the host.
+    """Return the state with all tensors copied to the host.
 
-    The host waits once per filling of the pinned buffer. state: tensors in dataclasses, dicts, lists and tuples.
+    The host waits each time that the pinned buffer is full, and at the end.
+
+    state: dataclasses, dicts, lists and tuples that contain tensors, which may be on a GPU.
     """
     staging: Tensor | None = None
     waiting: list[tuple[Tensor, Tensor]] = []
@@ -91,7 +94,7 @@ def on_host(state: V) -> V:
     def drain() -> None:
         nonlocal end
         if waiting:
-            # Copies into the buffer are asynchronous: it may be read only once they are done.
+            # Copies into the buffer are asynchronous, so it may be read only when they are done.
             torch.cuda.synchronize()
         for target, staged in waiting:
             target.copy_(staged)
@@ -105,7 +108,7 @@ def on_host(state: V) -> V:
         if staging is None:
             staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
         host = torch.empty(tensor.shape, dtype=tensor.dtype)
-        # A tensor that is larger than the buffer passes through it in pieces.
+        # A tensor that is larger than the buffer is copied in pieces.
         at_once = STAGING_BYTES // tensor.element_size()
         pieces = (torch.split(flat, at_once) for flat in (host.view(-1), tensor.detach().reshape(-1)))
         for target, piece in zip(*pieces, strict=True):

@@ -1,10 +1,10 @@
 """Log-probs, entropies and teacher divergences of tokens, from hidden states, with one chunk of logits in memory.
 
-`output_head` describes how a causal language model turns hidden states into logits, apart from the rest of the model.
-With it, the logits can be computed a few positions at a time. The backward pass recomputes the logits of each chunk
-instead of keeping them. It needs the memory of one chunk, and one more matrix product with the head.
+`output_head` describes how a causal language model turns hidden states into logits, separately from the rest of the
+model. With it, the logits can be computed a few positions at a time. The backward pass recomputes the logits of each
+chunk instead of keeping them. This needs memory for one chunk, and one more matrix product with the head.
 
-Shapes: M token positions, C of them in a chunk, D hidden size, V vocabulary.
+Shapes: M token positions, C positions in a chunk, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from harness.errors import RefusedError
 from harness.models.precision import Float32Head, float32_linear
 
 LOGITS_CHUNK_TOKENS = 512
-"""Positions whose logits are held at once, unless `train.logits_chunk_tokens` says otherwise."""
+"""Default number of positions whose logits are in memory at once; `train.logits_chunk_tokens` overrides it."""
 
 
 def token_scores(
@@ -38,9 +38,9 @@ def token_scores(
 ) -> tuple[Tensor, Tensor]:
     """Return the log-prob of each target and the entropy over the vocabulary, in nats, at logits / temperature.
 
-    hidden [M, D], targets [M] int64. Both results are [M] float32 whatever the model's dtype, or float64 for float64
-    hidden states. The log-probs have gradients to the hidden states and to the head; the entropies only with
-    entropy_grad.
+    hidden [M, D], targets [M] int64. Both results are float32 [M] whatever the model's dtype, or float64 if the hidden
+    states are. The log-probs have gradients to the hidden states and to the head. The entropies have gradients only
+    with entropy_grad.
     """
     logps, entropy = _TokenScores.apply(  # type: ignore[no-untyped-call]
         hidden, head.weight, head.bias, targets, head, temperature, chunk_tokens, entropy_grad
@@ -57,15 +57,16 @@ def token_kl(
     temperature: float,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
 ) -> Tensor:
-    """Return KL(policy || reference) [M] in nats over the whole vocabulary, both at logits / temperature; no gradient.
+    """Return KL(policy || reference) [M] in nats over the complete vocabulary, both at logits / temperature.
 
-    hidden [M, D], reference_hidden [M, D']. The result is float32, or float64 if the hidden states are.
+    hidden [M, D], reference_hidden [M, D']. The result is float32, or float64 if the hidden states are, and has no
+    gradient.
     """
     kl = hidden.new_empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32))
     for chunk in _chunks(len(hidden), chunk_tokens):
         logps = head.logits(hidden[chunk], temperature).log_softmax(1)
         reference_logps = reference_head.logits(reference_hidden[chunk], temperature).log_softmax(1)
-        # -sum p (log q - log p), in place: neither the difference nor the probabilities take a further [C, V] tensor.
+        # -sum p (log q - log p) is computed in place, so that difference and probabilities need no further [C, V].
         kl[chunk] = reference_logps.sub_(logps).mul_(logps.exp_()).sum(1).neg_()
     return kl
 
@@ -80,9 +81,8 @@ def token_divergence(
 ) -> Tensor:
     """Return the divergence [M] between teacher and student in nats, with gradients to the student's states and head.
 
-    hidden [M, D], teacher_hidden [M, D']. The result is float32, or float64 if the hidden states are. If one of the two
-    models has more embeddings, padded after the last token that both know, the surplus is left out of both
-    distributions.
+    hidden [M, D], teacher_hidden [M, D']. The result is float32, or float64 if the hidden states are. If one model has
+    more embeddings, which pad the shared vocabulary, the surplus is left out of both distributions.
     """
     found: Tensor = _TokenDivergence.apply(  # type: ignore[no-untyped-call]
         hidden, head.weight, head.bias, teacher_hidden, head, teacher_head, distill, chunk_tokens
@@ -95,7 +95,7 @@ def _chunks(tokens: int, chunk_tokens: int) -> list[slice]:
 
 
 class _Context(Protocol):
-    """torch's context of a function, with what the two functions below keep for the backward pass."""
+    """torch's function context, with the attributes that the two functions below save for the backward pass."""
 
     head: OutputHead
     temperature: float
@@ -129,13 +129,13 @@ class _TokenScores(torch.autograd.Function):
             logps = head.logits(hidden[chunk], temperature).log_softmax(1)
             token_logps[chunk] = logps.gather(1, targets[chunk, None])[:, 0]
             entropy[chunk] = logps.exp().mul_(logps).sum(1).neg_()
-            # Free this chunk before the next chunk's logits are computed, or two chunks would be in memory.
+            # Free this chunk before the next is computed, so that only one chunk is in memory.
             del logps
-        # Logits are computed from the head's own weight and bias. Both are saved as well, so that autograd raises an
-        # error if they are written before the backward pass.
+        # Logits are recomputed from `head`, but its weight and bias are saved too, so that autograd raises an error if
+        # they are changed before the backward pass.
         ctx.save_for_backward(hidden, targets, entropy, weight, bias)
         ctx.head, ctx.temperature, ctx.chunk_tokens = head, temperature, chunk_tokens
-        # With grads materialised, a loss without an entropy term would still pay for the entropy's gradient.
+        # If gradients were materialised, a loss without an entropy term would still compute the entropy's gradient.
         ctx.set_materialize_grads(False)
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
@@ -188,8 +188,7 @@ class _TokenDivergence(torch.autograd.Function):
         hidden, teacher_hidden, weight, bias = ctx.saved_tensors
 
         def grad_product(chunk: slice) -> Tensor:
-            # Only the log-probs over the shared tokens enter the divergence, so the logits after them keep a gradient
-            # of 0.
+            # Only the shared tokens enter the divergence, so the logits after them have gradient 0.
             logits, logps, teacher_logps = _both_logps(ctx, hidden[chunk], teacher_hidden[chunk])
             grad_logits, by_logits = torch.zeros_like(logits), divergence_gradient(ctx.distill, logps, teacher_logps)
             grad_logits[:, : logps.shape[1]] = grad[chunk, None] * by_logits
@@ -201,7 +200,7 @@ class _TokenDivergence(torch.autograd.Function):
 
 
 def _both_logps(ctx: _Context, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the student's logits [C, V], and the log-probs of student and teacher over the tokens that both have."""
+    """Return the student's logits [C, V], and log-probs of student and teacher over their shared tokens."""
     logits = ctx.head.logits(hidden, ctx.distill.temperature)
     of_teacher = ctx.teacher_head.logits(teacher_hidden, ctx.distill.temperature)
     shared = min(logits.shape[1], of_teacher.shape[1])
@@ -211,10 +210,10 @@ def _both_logps(ctx: _Context, hidden: Tensor, teacher_hidden: Tensor) -> tuple[
 def _through_head(
     ctx: _Context, hidden: Tensor, weight: Tensor, bias: Tensor | None, grad_product: Callable[[slice], Tensor]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of hidden states, weight and bias, the first three inputs of an autograd function.
+    """Return the gradients of hidden states, weight and bias, which are the first three inputs of both functions.
 
-    grad_product: returns, for a chunk of tokens, the gradient [C, V] of the head's matrix product in the dtype of its
-    factors. It is called for one chunk at a time.
+    grad_product: returns, for one chunk of tokens, the gradient [C, V] of the head's matrix product in the dtype of the
+    product's factors.
     """
     grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
     # Half-precision products are summed in float32. Autograd rounds the sums to the dtype of the weights' gradients.
@@ -237,7 +236,7 @@ def _through_head(
             grad_weight += unrounded_product(of_product.T, hidden[chunk])
         if grad_bias is not None:
             grad_bias += of_product.sum(0, dtype=grad_dtype)
-        # Free it before the next chunk's logits are computed.
+        # Free this chunk before the next chunk's logits are computed.
         del of_product
     return grad_hidden, grad_weight, grad_bias
 
@@ -258,7 +257,7 @@ def _grad_product(
     """
     logits = head.logits(hidden, temperature)
     logps = logits.log_softmax(1)
-    # The terms with p_v are collected first, in place; the indicator 1[v = y] touches one element a row and comes last.
+    # The terms with p_v are computed first, in place. The indicator 1[v = y], one element per row, comes last.
     if grad_entropy is None:
         grad_logits = logps.exp_().mul_(-grad_logps)
     else:
@@ -271,16 +270,17 @@ def _grad_product(
 PROBE_TOKENS = 4
 """Length of the sequence on which the head is compared with the model's own logits."""
 PROBE_TOLERANCE = 0.02
-"""As a share of the largest logit: above the rounding of bfloat16, below the effect of a missed factor."""
+"""A fraction of the largest logit: above the rounding of bfloat16, and below the effect of a missing factor."""
 
 _probed: WeakSet[PreTrainedModel] = WeakSet()
 
 
 @dataclass(frozen=True)
 class OutputHead:
-    """logits = cap(multiplier * (weight @ hidden + bias)) with cap(x) = softcap * tanh(x / softcap), or x without one.
+    """logits = cap(multiplier * (weight @ hidden + bias)), with cap(x) = softcap * tanh(x / softcap).
 
-    weight [V, D] and bias [V] are the model's own tensors, so their gradients are the model's.
+    If softcap is None, cap(x) = x. weight [V, D] and bias [V] are the model's own tensors, so the model gets their
+    gradients.
     """
 
     weight: Tensor
@@ -288,13 +288,13 @@ class OutputHead:
     multiplier: float = 1.0
     softcap: float | None = None
     in_float32: bool = False
-    """True if the factors of the matrix product are float32, and so is its gradient; see `Float32Head`."""
+    """True if the factors of the matrix product, and so its gradient, are float32; see `Float32Head`."""
 
     def logits(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return logits / temperature [..., V] of hidden states [..., D]: float32, or float64 if the hidden states are.
+        """Return logits / temperature [..., V] for hidden states [..., D], in float32 or the hidden states' float64.
 
-        The factors of the matrix product are in the model's dtype, as in its own forward pass, unless the head is in
-        float32. On CUDA the product is unrounded either way; see `unrounded_product`.
+        The factors of the matrix product have the model's dtype, as in its own forward pass, or float32 if
+        `in_float32`. On CUDA the product of half-precision factors is not rounded; see `unrounded_product`.
         """
         if takes_unrounded(hidden):
             logits = unrounded_product(hidden.flatten(0, -2), self.weight.T).view(*hidden.shape[:-1], -1)
@@ -305,17 +305,17 @@ class OutputHead:
             logits = functional.linear(hidden, self.weight, self.bias)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.softcap is not None:
-            # Multiplier, cap and temperature in three in-place operations: logits are the largest tensor of a pass.
+            # In place, because logits are the largest tensor of a pass.
             return logits.mul_(self.multiplier / self.softcap).tanh_().mul_(self.softcap / temperature)
         scale = self.multiplier / temperature
         return logits if scale == 1.0 else logits.mul_(scale)
 
     def product_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Return the dtype of the factors of the matrix product, for hidden states of this dtype."""
+        """Return the dtype of the matrix product's factors, for hidden states of this dtype."""
         return torch.promote_types(dtype, torch.float32) if self.in_float32 else dtype
 
     def product_gradient(self, gradient: Tensor, logits: Tensor, temperature: float) -> Tensor:
-        """Turn the gradient of `logits(hidden, temperature)` into that of the matrix product within, in place."""
+        """Turn, in place, the gradient of `logits(hidden, temperature)` into the gradient of its matrix product."""
         if self.softcap is not None:
             # d softcap tanh(x / softcap) / dx = 1 - tanh^2, with tanh recovered from the capped logits.
             tanh = logits * (temperature / self.softcap)
@@ -330,7 +330,7 @@ def takes_unrounded(factor: Tensor) -> bool:
 
 
 def unrounded_product(one: Tensor, other: Tensor) -> Tensor:
-    """Return one @ other [m, n] as float32, without rounding to its dtype first if it `takes_unrounded`.
+    """Return one @ other [m, n] in float32. If `takes_unrounded(one)`, the product is not rounded to its dtype first.
 
     one [m, k], other [k, n].
     """
@@ -340,9 +340,9 @@ def unrounded_product(one: Tensor, other: Tensor) -> Tensor:
 
 
 def output_head(model: PreTrainedModel) -> OutputHead:
-    """Return the model's output head, probed once for each model.
+    """Return the model's output head. It is compared once with the model's own logits.
 
-    Raises RefusedError if the model computes its logits in a way that is not known here.
+    Raises RefusedError if the model computes its logits in an unknown way.
     """
     head = _configured(model)
     if model not in _probed:
@@ -353,7 +353,7 @@ def output_head(model: PreTrainedModel) -> OutputHead:
 
 def _configured(model: PreTrainedModel) -> OutputHead:
     linear = model.get_output_embeddings()
-    # A subclass (quantised, adapted) multiplies by something else than its `weight`.
+    # A subclass (quantised, adapted) does not simply multiply by its `weight`.
     if type(linear) not in (torch.nn.Linear, Float32Head):
         raise RefusedError("training.head_not_linear", model=type(model).__name__, head=type(linear).__name__)
     config = model.config.get_text_config()
@@ -367,12 +367,12 @@ def _configured(model: PreTrainedModel) -> OutputHead:
 
 @torch.no_grad()
 def _probe(model: PreTrainedModel, head: OutputHead) -> None:
-    """Compare the head with the model's own logits: an architecture may do more to them than its config says.
+    """Compare the head with the model's own logits, because an architecture may do more than its config says.
 
     Raises RefusedError if they differ by more than PROBE_TOLERANCE.
     """
     hidden: list[Tensor] = []
-    # The hook sees the hidden states of the very pass whose logits are compared.
+    # The hook records the hidden states of the same pass whose logits are compared.
     hook = model.get_decoder().register_forward_hook(lambda *call: hidden.append(call[-1][0]))
     try:
         tokens = torch.arange(PROBE_TOKENS, device=model.device)[None] % head.weight.shape[0]
@@ -381,7 +381,7 @@ def _probe(model: PreTrainedModel, head: OutputHead) -> None:
         hook.remove()
     if len(hidden) == 1 and hidden[0].shape[-1] == head.weight.shape[1]:
         error = float((head.logits(hidden[0]) - logits).abs().max() / logits.abs().max())
-        # Written so that NaN passes: a diverged model is not a matter of its architecture.
+        # `not >` instead of `<=`, so that NaN passes: a diverged model says nothing about its architecture.
         if not error > PROBE_TOLERANCE:
             return
 

@@ -1,4 +1,4 @@
-"""The torch optimisers behind `train.optimizer`, and the weights that each of them moves."""
+"""The torch optimisers behind `train.optimizer`, and the weights that each of them updates."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Groups = Sequence[Sequence[Tensor]]
 
 
 def torch_optimizers(train: TrainSpec, groups: Groups, matrices: Collection[int]) -> list[torch.optim.Optimizer]:
-    """Create the optimisers for groups of weights; each has as many groups, in this order.
+    """Create the optimisers for groups of weights. Each optimiser has all groups in this order, some possibly empty.
 
-    matrices: ids of the weights that Muon moves, next to AdamW.
+    matrices: ids of the weights that Muon updates. AdamW updates the others.
     """
     rate, decay = train.learning_rate, train.weight_decay
     match train.optimizer:
@@ -34,7 +34,7 @@ def torch_optimizers(train: TrainSpec, groups: Groups, matrices: Collection[int]
                 lr=rate,
                 weight_decay=decay,
                 momentum=chosen.momentum,
-                # Steps as large as AdamW's, so that one learning rate and weight decay serve both (2502.16982).
+                # Makes steps as large as AdamW's, so that both can use one learning rate and decay (2502.16982).
                 adjust_lr_fn="match_rms_adamw",
             )
             others = [[one for one in weights if id(one) not in matrices] for weights in groups]
@@ -57,7 +57,7 @@ def _parameters(groups: Groups) -> list[dict[str, Sequence[Tensor]]]:
 
 
 def layer_matrices(*models: PreTrainedModel | None) -> list[nn.Parameter]:
-    """Return the 2-D weights of models that are neither embeddings nor output heads, those of adapters included."""
+    """Return the models' 2-D weights, including adapters, except embeddings and output heads."""
     found = []
     for model in models:
         if model is None:

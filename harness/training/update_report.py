@@ -1,6 +1,6 @@
-"""The measurements of a step: metrics of its completions and of the update, time by phase, and each token's treatment.
+"""The measurements of a step: metrics of its completions and its update, time per phase, and records of its tokens.
 
-Shapes: N rows (completions), T longest completion.
+Shapes: N rows (completions), T tokens of the longest completion.
 """
 
 from __future__ import annotations
@@ -34,58 +34,59 @@ T = TypeVar("T")
 Metrics = dict[str, float | None]
 
 IDLE_ROWS = 64
-"""Number of rows that cannot act whose log-probs are computed for metrics alone."""
+"""Number of rows without a gradient whose log-probs are computed only for metrics."""
 
 PASS_RATE_BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
-"""A prompt's share of correct completions: 0; in (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
+"""Bins of a prompt's fraction of correct completions: 0; (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
 
 MISMATCH_TAIL = 2.0
-"""Ratios of trainer to sampler beyond this factor, up or down, are the tail: more than rounding explains."""
+"""A ratio of trainer to sampler outside [1 / MISMATCH_TAIL, MISMATCH_TAIL] is in the tail: more than rounding."""
 
 
 @dataclass
 class StepReport:
-    """The results of one step: metrics, which are reproducible, and wall-clock by phase in seconds, which is not.
+    """The results of one step: metrics, which are reproducible, and wall-clock times in seconds, which are not.
 
-    An update fills in its own fields, and the learner the rest. The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are
-    over the tokens that entered the loss. (Rows without an advantage enter it only if another term acts on them.) All
-    other metrics are over the rows that no filter dropped. Of these, entropy/* and mismatch/* may be estimated from a
-    sample of `scored_rows` rows (`row_weights`). A metric is None if there was nothing to measure it on: a run has the
-    same metrics at all of its steps.
+    The update fills in its own fields, and the learner the others.
+
+    The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss. (A row of advantage 0
+    enters it only if a term does not depend on the advantage.) All other metrics are over the rows that no filter
+    dropped. Of these, entropy/* and mismatch/* may be estimated from a sample of `scored_rows` rows (`row_weights`).
+    All steps of a run have the same metrics. A metric that could not be measured in a step is None.
     """
 
     metrics: Metrics
-    """Fields of steps.jsonl, besides the step and the tokens so far."""
+    """Fields of steps.jsonl, except the step and the number of tokens so far."""
     phases: dict[str, object] = field(default_factory=dict)
     """Fields of timing.jsonl for the phases before the update."""
     logprob_s: float = 0.0
     update_s: float = 0.0
-    """Includes the backward passes."""
+    """Time of the optimiser steps, including backward passes."""
     backward_s: float = 0.0
     padding_frac: float | None = None
-    """Padding among the tokens that the passes with gradient computed; None if they computed none."""
+    """Fraction of padding among the tokens of passes with gradient; None if there were no such passes."""
     micro_batch_tokens: int = 0
     """The token budget after the update."""
     notes: list[str] = field(default_factory=list)
-    """Lines for the log about what did not go as configured."""
+    """Messages for the log about deviations from the configuration."""
     teacher_tokens: int = 0
-    """Completion tokens that a teacher scored."""
+    """Number of completion tokens that a teacher scored."""
     trained_tokens: int = 0
-    """Tokens of the completions that could change a weight, counted in each pass over them."""
+    """Number of tokens in completions that could change a weight, counted once per pass over the batch."""
     tokens: list[dict[str, object]] | None = None
-    """The recorded columns of each row's tokens; None if they are not recorded."""
+    """Per row, the recorded columns of its tokens; None if they are not recorded."""
     generated_tokens: int = 0
-    """In this step only."""
+    """Number of tokens generated in this step."""
     reward: float | None = None
-    """Shown as progress: the mean reward or, without rewards, the share of pairs ranked as labelled."""
+    """The number shown as progress: the mean reward, or without rewards the fraction of pairs ranked as labelled."""
     problems: Sequence[Problem] = ()
-    """The problems of the training task that the step sampled, each once."""
+    """The distinct problems of the training task that the step sampled."""
     rollouts: list[dict[str, object]] = field(default_factory=list)
     """Rows of rollouts/*.parquet."""
 
     @property
     def timing(self) -> dict[str, object]:
-        """Fields of timing.jsonl: seconds by phase, and how well the hardware was used."""
+        """The fields of timing.jsonl: seconds per phase, and the use of the hardware."""
         return {
             **self.phases,
             "logprob_s": self.logprob_s,
@@ -97,7 +98,7 @@ class StepReport:
 
 
 def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
-    """Return loss and gradient metrics of the policy, as means over the optimiser steps."""
+    """Return the loss and the policy's gradient metrics, as means over the optimiser steps."""
     norms = [step.grad_norms["policy"] for step in taken]
     return {
         "loss": _mean_over_steps([step.loss for step in taken]),
@@ -113,7 +114,7 @@ def loss_metrics(
     """Return the metrics of the loss over all micro-batches and optimiser steps."""
     metrics: Metrics = {
         **step_metrics(train, taken),
-        # None by default, so that a step without optimiser steps has the same metrics.
+        # None is the default, so that a batch without optimiser steps has the same metrics.
         **dict.fromkeys(update_metric_names(objective)),
         **combine_metrics(losses, len(taken)),
     }
@@ -123,18 +124,19 @@ def loss_metrics(
 
 
 def entropy_metrics(logps: Tensor, entropy: Tensor, weights: Tensor | None = None) -> Metrics:
-    """Return the entropy of a batch before its first optimiser step.
+    """Return the mean entropy of a batch before its first optimiser step, in full and from the sampled tokens.
 
-    logps and entropy [tokens]: the policy's, in nats. weights [tokens]: how much each token counts.
+    logps, entropy [tokens]: of the policy, in nats.
+    weights [tokens]: the weight of each token in the means; default: 1.
     """
     return {"entropy/full": _mean(entropy, weights), "entropy/sampled": _mean(-logps, weights)}
 
 
 def row_weights(acting: Tensor) -> Tensor:
-    """Return how much each row counts in the metrics that need its log-probs, [N] float32.
+    """Return the weight of each row in metrics of log-probs: [N] float32.
 
-    Only acting rows (bool [N]) have log-probs anyway, and each counts 1. Of the idle rows, a sample of IDLE_ROWS stands
-    for all of them.
+    Rows that contribute a gradient (`acting`, bool [N]) have log-probs anyway, and their weight is 1. The other rows
+    are represented by a sample of IDLE_ROWS rows, whose weights add up to their number. The rest have weight 0.
     """
     weights = acting.float()
     idle = (~acting).nonzero()[:, 0]
@@ -146,13 +148,13 @@ def row_weights(acting: Tensor) -> Tensor:
 def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tensor) -> Metrics:
     """Return the metrics of the batch before its first optimiser step.
 
-    advantage [N, T]. acting [N] bool: rows that add to a gradient. weights [N]: how much each row counts in metrics of
-    log-probs; 0 for rows without log-probs.
+    advantage [N, T]. acting: bool [N], true for rows that contribute a gradient.
+    weights [N]: the weight of each row in metrics of log-probs; 0 for rows without log-probs.
     """
     mask, trainer_logps = batch.sequences.mask, batch.scores.logps
     scored = mask & (weights > 0)[:, None]
     token_weights = weights[:, None].expand(mask.shape)[scored]
-    # Given completions have no sampler whose log-probs could be compared.
+    # Given completions have no sampler, so there are no log-probs to compare.
     drawn = batch.drawn[:, None].expand(mask.shape)[scored]
     return {
         **entropy_metrics(trainer_logps[scored], batch.scores.entropy[scored], token_weights),
@@ -160,7 +162,7 @@ def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tens
         "tokens_in_loss": int(batch.loss_mask[acting].sum()),
         "groups_skipped": len(set(batch.groups.tolist()) - set(batch.groups[acting].tolist())),
         "adv/mean": _mean(advantage[mask]),
-        # torch returns NaN for the standard deviation of one number.
+        # torch returns NaN for the standard deviation of a single number.
         "adv/std": float(advantage[mask].std()) if int(mask.sum()) > 1 else None,
         "adv/abs_mean": _mean(advantage[mask].abs()),
         **_advantage_by_pass_rate(batch, advantage),
@@ -182,9 +184,10 @@ def coefficient_metrics(objective: Objective, coefficients: Coefficients) -> Met
 def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor, weights: Tensor | None = None) -> Metrics:
     """Return how far sampler and trainer disagree on the sampled tokens: probability ratios, and KL estimates in nats.
 
-    All arguments are [tokens]; weights: how much each token counts, above 0. The ratio is trainer over sampler. It is 1
-    everywhere for an exact engine that samples from the policy. tail_frac: share of tokens whose ratio is outside [1 /
-    MISMATCH_TAIL, MISMATCH_TAIL].
+    The ratio is trainer / sampler. It is 1 everywhere if the engine is exact and samples from the current policy.
+    tail_frac is the fraction of tokens with a ratio outside [1 / MISMATCH_TAIL, MISMATCH_TAIL].
+
+    trainer_logps, sampler_logps [tokens]. weights [tokens]: the weight of each token, above 0; default: 1.
     """
     if len(trainer_logps) == 0:
         names = ("ratio_mean", "ratio_p99", "ratio_max", "tail_frac", "k1", "k2", "k3")
@@ -208,7 +211,7 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor, weights: Tens
 
 
 def _teacher_metrics(batch: Batch) -> Metrics:
-    """Return teacher/log_ratio, an estimate of the reverse KL, if the teacher gives a reward.
+    """Return teacher/log_ratio, an estimate of the reverse KL, or nothing unless distill.where=reward.
 
     It is the mean of log p_student - log p_teacher over the sampled tokens, in nats.
     """
@@ -218,7 +221,7 @@ def _teacher_metrics(batch: Batch) -> Metrics:
 
 
 def _advantage_by_pass_rate(batch: Batch, advantage: Tensor) -> Metrics:
-    """Return adv/abs_mean_at_rate_*: mean |A| over the tokens of prompts that are solved about equally often."""
+    """Return adv/abs_mean_at_rate_*: for each bin of pass rates, the mean |A| over the tokens of its prompts."""
     bins = pass_rate_bin(batch.groups, batch.correct)
     mask = batch.sequences.mask
     return {
@@ -228,12 +231,12 @@ def _advantage_by_pass_rate(batch: Batch, advantage: Tensor) -> Metrics:
 
 
 def pass_rate_bin(groups: Tensor, correct: Tensor) -> Tensor:
-    """Return the index in PASS_RATE_BINS of each row's prompt, [N] int64; groups [N] integers, correct bool [N]."""
+    """Return the index in PASS_RATE_BINS of each row's prompt: [N] int64. groups [N]: integers. correct: bool [N]."""
     group = torch.unique(groups, return_inverse=True)[1]
     count = int(group.max()) + 1 if len(group) else 0
     sizes = torch.zeros(count).index_add(0, group, torch.ones(len(group)))
     rate = (torch.zeros(count).index_add(0, group, correct.float()) / sizes)[group]
-    # Bins 1 to 4 are quarters; the exact rates 0 and 1 are bins of their own.
+    # Bins 1 to 4 are quarters. The exact rates 0 and 1 have their own bins.
     return torch.where(rate == 1, 5, torch.where(rate == 0, 0, (4 * rate).floor().long() + 1))
 
 
@@ -249,7 +252,7 @@ def _mean_over_steps(values: list[float]) -> float | None:
 
 @dataclass
 class GradientPasses:
-    """Counts and times the gradient passes of one update, including those of a try that ran out of memory."""
+    """Counts and times the gradient passes of one update, including those of a run that ran out of memory."""
 
     _tokens: list[PassTokens] = field(default_factory=list)
     _times: list[tuple[_Moment, _Moment]] = field(default_factory=list)
@@ -268,9 +271,9 @@ class GradientPasses:
 
 
 class _Moment:
-    """The moment when a tensor's device has finished its work so far.
+    """The time at which a tensor's device has finished its work so far.
 
-    A GPU runs behind the host, which does not wait for it here.
+    A GPU runs asynchronously, and the host does not wait for it here.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -280,7 +283,7 @@ class _Moment:
             event.record()
 
     def since(self, earlier: _Moment) -> float:
-        """Return the seconds since an earlier moment, and wait for this one."""
+        """Wait for this moment, and return the seconds since an earlier one."""
         for began, ended in zip(earlier._events, self._events, strict=True):
             ended.synchronize()
             return float(began.elapsed_time(ended)) / 1e3
@@ -291,14 +294,15 @@ class MicroLoss(NamedTuple):
     """The loss of a micro-batch."""
 
     rows: Tensor
-    """Its rows (int64 [B]) in the batch."""
+    """[B] int64: the micro-batch's rows in the batch."""
     loss: Loss
 
 
 def everyones(losses: list[T]) -> list[T]:
-    """Return the losses of all processes, without their graphs, for metrics.
+    """Return the detached losses of all processes, for metrics.
 
-    Processes other than the first only get their own. With one process, the losses are returned as they are.
+    Only the first process gets all losses; the others get their own. If there is a single process, its losses are
+    returned unchanged.
     """
     processes = Processes.here()
     if processes.size == 1:
@@ -308,14 +312,14 @@ def everyones(losses: list[T]) -> list[T]:
 
 
 StepLosses = tuple[Tensor, list[MicroLoss]]
-"""All rows of an optimiser step (int64 indices), also those that could not act, and its losses."""
+"""(all rows of an optimiser step as int64 indices, the losses of its micro-batches). Not all rows are in a loss."""
 
 
 def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) -> list[dict[str, object]]:
-    """Return the recorded columns of every token, for the report on single words and for replays.
+    """Return the columns token/* of rollouts/*.parquet for each of the N rows (see `harness.records.rollouts`).
 
-    Each of the N rows has its columns of rollouts/*.parquet (see `harness.records.rollouts`). advantage [N, T]: that of
-    the first pass over the rows. steps: all optimiser steps, in their order.
+    advantage [N, T]: the advantages of the first pass over the batch.
+    steps: all optimiser steps, in order.
     """
     scores, lengths = batch.scores, batch.sequences.lengths.tolist()
     columns: list[dict[str, object]] = [
@@ -336,7 +340,7 @@ def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) 
         acted = {row: seen for part in parts for row, seen in _seen(part, batch).items()}
         for row in rows.tolist():
             columns[row]["token/update"].append(update)
-            # A row that cannot act is not scored again, so its values are unknown.
+            # A row without a gradient is not scored again, so its values are unknown.
             for name, values in acted.get(row, _NOT_SEEN).items():
                 columns[row][name].append(None if values is None else values[: lengths[row]])
     return columns
@@ -346,23 +350,25 @@ _NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
 
 
 def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, object]]:
-    """Return the loss's view of each row's tokens: arrays that are at least as long as the completion."""
+    """Map each row to its arrays of the columns _NOT_SEEN. An array may be longer than the completion."""
     trace, treated = part.loss.trace, treatment(part.loss.trace)
-    # Stacked, since each transfer from the device makes the host wait.
+    # Stacked, because each transfer from the device makes the host wait.
     seen = torch.stack([trace.log_ratio.float(), treated.clipped.float(), treated.masked.float()]).cpu()
-    # Tokens that were never in the loss count as masked, like those that the loss took out.
+    # Tokens that were never in the loss count as masked, like tokens that the loss left out.
     masked = seen[2].bool() | ~batch.loss_mask[part.rows, : trace.mask.shape[1]]
     arrays = zip(part.rows.tolist(), seen[0].numpy(), seen[1].bool().numpy(), masked.numpy(), strict=True)
     return {row: dict(zip(_NOT_SEEN, values, strict=True)) for row, *values in arrays}
 
 
 def rollout_metrics(batch: Batch, replies: Sequence[JudgeReply] = ()) -> Metrics:
-    """Return reward/*, gold/* and len/* of steps.jsonl, and further metrics of the rollouts if the run has them.
+    """Return the metrics of the rollouts for steps.jsonl: reward/*, gold/*, len/* and others.
 
-    replies: of judges besides the grader, whose cost is counted too. judge/* needs a judge, and staleness/* needs
-    sampling from weights of earlier steps. A mean of nothing is None. Means of rewards and of parts are over the
-    attempts that have one. reward/correct is the true verdict, whatever training sees. reward/frac_zero_std is the
-    share of groups whose rewards are all equal, among groups with any reward.
+    judge/* exists only with a judge, turns/* only with an environment, and staleness/* only if weights of earlier steps
+    sampled. Means of rewards and of parts are over the attempts that have a value. A mean over no values is None.
+    reward/correct is the true verdict, even if training sees another. reward/frac_zero_std is the fraction of groups
+    with equal rewards, among the groups that have any reward.
+
+    replies: replies of judges other than the grader, whose cost is counted too.
     """
     total = batch.reward_columns["reward"]
     known = [reward for reward in total if not math.isnan(reward)]
@@ -411,20 +417,20 @@ def _staleness(batch: Batch) -> dict[str, float | None]:
 
 
 def _mean_of_known(values: Sequence[float]) -> float | None:
-    """Return the mean of the values that are not NaN, or None without any."""
+    """Return the mean of the values that are not NaN, or None if there are none."""
     numbers = [value for value in values if not math.isnan(value)]
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 def _frac(holds: Sequence[bool]) -> float:
-    """Return the share of True values, in float32."""
+    """Return the fraction of True values, computed in float32."""
     return float(torch.tensor(holds).float().mean())
 
 
 def _difficulty_slope(attempts: Sequence[Attempt]) -> float | None:
-    """Return the least-squares slope of completion tokens on the problem's difficulty.
+    """Return the least-squares slope of completion length in tokens over the problem's difficulty.
 
-    Returns None if the difficulty is unknown or constant.
+    Returns None if no difficulty is known or all are equal.
     """
     known = [(attempt.problem.difficulty, attempt.n_tokens) for attempt in attempts]
     points = [(difficulty, n_tokens) for difficulty, n_tokens in known if difficulty is not None]

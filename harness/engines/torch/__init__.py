@@ -1,4 +1,4 @@
-"""The torch engine: samples with the trainer's own modules, so there is no second copy of the weights."""
+"""The torch engine: samples with the trainer's own modules, without a second copy of the weights."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
 
 
 def _memory(load: DrawingLoad) -> EngineMemory:
-    """Estimate the memory of keys and values of the largest batch, and of the logits of one step.
+    """Estimate the memory of the largest batch's keys and values, and of the logits of one step.
 
-    On CUDA they are kept from call to call, once, at the size of their bucket: smaller batches use the same memory.
+    On CUDA this memory is kept between calls, at the size of the largest batch's bucket. Smaller batches reuse it.
     """
     on_cpu = load.device == "cpu"
     most = CACHE_BYTES_CPU if on_cpu else math.inf
@@ -35,7 +35,7 @@ def _memory(load: DrawingLoad) -> EngineMemory:
 
 def _batch_bytes(load: DrawingLoad, samples: int, tokens: int, most_cache_bytes: float) -> float:
     if load.device == "cpu":
-        # A CPU holds two arenas, and a batch is copied from one to the other.
+        # A CPU has two arenas, because a batch that grows is copied from one to the other.
         a_row = ARENAS_CPU * tokens * load.cache_bytes_per_token
         rows = max(1, min(MAX_ROWS, samples, ARENAS_CPU * most_cache_bytes // a_row))
     else:

@@ -1,12 +1,12 @@
-"""Decoding: batches of completions, the step that samples one token for each with keyed noise, and batch reuse.
+"""Decoding: batches of completions, the step that samples the next tokens with keyed noise, and reuse of batches.
 
-Batches are kept from call to call. On CUDA their steps are recorded as graphs, so that a token costs the host one
-launch. A graph has one shape and runs without the host. So shapes are few there, and the host rarely looks at the
-sampled tokens (`BatchShapes`). Run eagerly, both are free.
+Batches are kept between calls. On CUDA their steps are recorded as graphs, so that the host launches one graph per
+token. A graph has a fixed shape and runs without the host. So on CUDA there are few shapes, and the host rarely reads
+the sampled tokens (`BatchShapes`). Without graphs neither restriction is needed.
 
-Shapes: N samples, R rows, S columns of the cache, T longest completion, V vocabulary. A row is what the model computes
-for a sample, or for several samples with the same prompt and the same tokens so far. Those share it until they part.
-Prompts are padded on the left, so that all rows write the same column.
+Shapes: N samples, R rows, S columns of the cache, T tokens of the longest completion, V vocabulary. A row is one
+sequence that the model computes. Samples with the same prompt and the same tokens so far may share a row until their
+tokens differ. Prompts are padded on the left, so that all rows write the same column.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from harness.engines.base import SamplingParams
 from harness.engines.torch.passes import Arena, BatchShapes, LayerMasks, Layers, OneTokenPass, StaticCache
 
 KEPT_BYTES = 2**26
-"""Memory for caches that is kept from call to call on a CPU. Fresh memory would cost small models more than its use."""
+"""Cache memory that is kept between calls on a CPU. For small models, allocating it anew costs more than using it."""
 MOST_GRAPHS = 64
-"""Recorded steps that an engine keeps; each takes a few megabytes of a GPU."""
+"""Maximum number of recorded steps that an engine keeps. Each takes a few megabytes of GPU memory."""
 
 # splitmix64 (Steele, Lea and Flood 2014), in the wrapping signed arithmetic of torch.int64.
 _GOLDEN = -0x61C8864680B583EB
@@ -33,12 +33,12 @@ _MIX_1, _MIX_2 = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 # The largest float32 below 1.
 _BELOW_ONE = 1 - 2.0**-24
 CACHED_ELEMENTS = 2**16
-"""Noise is computed in blocks of this size, so that its twenty passes stay in a cache."""
+"""Noise is computed in blocks of this many elements, so that its twenty passes stay in the CPU's cache."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A model and what decoding needs besides it."""
+    """A model, with its one-token pass, masks and end-of-sequence tokens."""
 
     model: PreTrainedModel
     one_token_pass: OneTokenPass
@@ -49,25 +49,25 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Survivors:
-    """The part of a batch that decoding goes on with, as int64 indices into its samples and rows."""
+    """The part of a batch that continues decoding, as int64 indices into the batch's samples and rows."""
 
     samples: Tensor
-    """[n]: the samples that go on."""
+    """[n]: the samples that continue."""
     rows: Tensor
-    """[r]: the rows they need. A row occurs several times if its samples part. The order leaves most rows in place."""
+    """[r]: the rows that they need. A row whose samples diverge occurs several times. Most rows keep their index."""
     last_tokens: Tensor
-    """[r]: the token that each row feeds next."""
+    """[r]: the token that each row feeds to the model next."""
     row_of_sample: Tensor | None
-    """[n]: which of the r rows is a sample's. None if each sample has its own row, in the order of the samples."""
+    """[n]: each sample's index among the r rows. None if each sample has its own row, in the order of the samples."""
     part: bool
-    """True if the samples of some row part."""
+    """True if the samples of at least one row diverge."""
 
 
 class DecodingBatch:
-    """N samples in R rows, of which the first `count` are completions and the first `rows` are computed.
+    """Room for N samples in R rows. The first `count` samples are in use, and the first `rows` rows are computed.
 
-    Some of the computed rows may only fill the batch up. A step works in tensors whose memory stays the same, and takes
-    nothing from the host that changes from token to token. So it can be recorded and replayed.
+    Some computed rows may be padding. A step uses only tensors at fixed addresses, and no host value that changes from
+    token to token. So it can be recorded and replayed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DecodingBatch:
     ) -> None:
         """Allocate the tensors of a batch.
 
-        `like`: keys and values of the same heads. max_tokens: T. arena: the memory of the cache.
+        like: keys and values with the same heads. max_tokens: T. arena: the memory of the cache.
         """
         device = decoder.model.device
 
@@ -85,29 +85,32 @@ class DecodingBatch:
         self._decoder = decoder
         self.count, self.rows, self.columns = samples, rows, columns
         self.limits = (samples, rows, columns, max_tokens)
-        """N, R, S, T."""
+        """The sizes (N, R, S, T)."""
         self._column, self._drawn = integers(1), integers(1)
         self._column_numbers = torch.arange(columns, device=device)
         self._last_token, self._last_position = integers(rows), integers(rows)
         self._visible = torch.zeros((rows, columns), dtype=decoder.model.dtype, device=device)
         self.cache = StaticCache(like, rows, columns, self._column, arena)
         self.row_of_sample: Tensor | None = None
-        """[N], or None: a sample's row is that of its own number."""
+        """[N] index of each sample's row, or None if sample i is in row i."""
         self._keys = integers(samples)
         self.ended = torch.zeros(samples, dtype=torch.bool, device=device)
-        """[N], set at an end-of-sequence token, or by the host."""
+        """[N] bool, set by an end-of-sequence token or by the host."""
         self.tokens = integers(max_tokens, samples)
-        """[T, N], of which the host knows how many are sampled."""
+        """[T, N]. The host keeps count of how many have been sampled."""
         self.logps = torch.zeros((max_tokens, samples), device=device)
 
     def start(self, prompt_tokens: Tensor, width: int, keys: Tensor, row_of_sample: Tensor | None) -> None:
-        """Begin with rows of so many prompt tokens [r] and samples with these noise keys [n].
+        """Begin with r prompts and n samples. The caller must fill the cache with the prompts.
 
-        The caller fills the cache: `width` columns, with prompts at their end.
+        prompt_tokens [r]: length of each row's prompt.
+        width: number of columns that the prompts take, padded on the left.
+        keys [n]: the samples' noise keys.
+        row_of_sample [n]: index of each sample's row, or None if sample i is in row i.
         """
         rows = len(prompt_tokens)
         self._begin(len(keys), row_of_sample)
-        # `step` moves the column on before it writes, as it does with the positions below.
+        # `step` increments the column before it writes, and also the positions below.
         self._column.fill_(width - 1)
         self._drawn.zero_()
         self._last_position[:rows] = prompt_tokens - 1
@@ -116,8 +119,8 @@ class DecodingBatch:
         self._keys[: self.count] = keys
 
     def take_over(self, other: DecodingBatch, survivors: Survivors, used_columns: int) -> None:
-        """Begin at the current state of another batch, or of this one, with what survives of it."""
-        # Read before `_begin` zeroes the positions: `other` may be this batch.
+        """Continue with the survivors of another batch, or of this batch itself."""
+        # Read this before `_begin` zeroes the positions, because `other` may be this batch.
         last_positions = other._last_position[survivors.rows]
         self._begin(len(survivors.samples), survivors.row_of_sample)
         self._column.copy_(other._column)
@@ -137,7 +140,7 @@ class DecodingBatch:
         self._last_position.zero_()
 
     def draw(self, logits: Tensor, params: SamplingParams) -> None:
-        """Sample the next token of each sample from the logits [R, V] of the rows, or [r, V] of only the first r."""
+        """Sample the next token of each sample from the logits [R, V] of all rows, or [r, V] of the first r rows."""
         if self.row_of_sample is not None:
             logits = logits.index_select(0, self.row_of_sample)
         some = slice(len(logits))
@@ -151,17 +154,17 @@ class DecodingBatch:
             self._last_token[some] = tokens
 
     def survivors(self, drawn: int) -> Survivors:
-        """Return the samples that have not ended after so many tokens, and the rows they need."""
+        """Return the samples that have not ended after `drawn` tokens, and the rows that they need."""
         samples = (~self.ended[: self.count]).nonzero()[:, 0]
         if self.row_of_sample is None:
             samples = samples[_in_place(samples)]
             return Survivors(samples, samples, self.tokens[drawn - 1].index_select(0, samples), None, False)
         last_tokens = self.tokens[drawn - 1].index_select(0, samples)
         rows = self.row_of_sample.index_select(0, samples)
-        # Row and token in one integer: samples with the same row and the same last token still share a row. Token ids
-        # take the lower 32 bits.
+        # Samples with the same row and the same last token still share a row. Both are packed into one integer, with
+        # the token id in the lower 32 bits.
         prefixes, row_of_sample = torch.unique(rows << 32 | last_tokens, return_inverse=True)
-        # Sorted, two adjacent prefixes of one row mean that its samples part.
+        # The prefixes are sorted, so two adjacent prefixes with the same row mean that its samples diverge.
         part = bool((prefixes[1:] >> 32 == prefixes[:-1] >> 32).any())
         order = _in_place(prefixes >> 32)
         prefixes = prefixes[order]
@@ -172,13 +175,13 @@ class DecodingBatch:
         return Survivors(samples[row_of_sample.argsort()], rows, last_tokens, None, part)
 
     def feed(self, survivors: Survivors) -> None:
-        """Go on with rows whose samples stay together; samples that have ended stay."""
+        """Continue in the same rows, if no row's samples diverge. Samples that have ended stay in the batch."""
         self._last_token[survivors.rows] = survivors.last_tokens
 
     def step(self, params: SamplingParams, read_columns: int) -> None:
         """Run each row's last token through the model and sample the next tokens of the samples.
 
-        read_columns: columns that attention reads, at least those in use, the fed tokens' included.
+        read_columns: number of columns that attention reads, at least all in use, including the fed tokens' column.
         """
         self._column.add_(1)
         self._last_position.add_(1)
@@ -193,8 +196,8 @@ class DecodingBatch:
 
 
 def _in_place(rows: Tensor) -> Tensor:
-    """Return an order [r] int64 of ascending rows [r] in which row i stays at index i wherever it occurs."""
-    # The first occurrence of a row stays in place; its repetitions and the rows beyond the end fill the free places.
+    """Return an order [r] int64 of the ascending `rows` [r] that puts row i < r at index i if `rows` contains it."""
+    # The first occurrence of a row stays in place. Repetitions and rows beyond r fill the free places.
     stays = rows < len(rows)
     stays[1:] &= rows[1:] != rows[:-1]
     taken = torch.zeros_like(rows).index_add_(0, rows.clamp_max(len(rows) - 1), stays.long())
@@ -203,7 +206,7 @@ def _in_place(rows: Tensor) -> Tensor:
 
 
 class Batches:
-    """Makes the batches of one engine. At most two of them may be in use at a time: one, and the next one."""
+    """Makes the batches of one engine. At most two may be in use at a time: the current batch and its successor."""
 
     def __init__(self, decoder: Decoder, shapes: BatchShapes) -> None:
         self._decoder, self._shapes = decoder, shapes
@@ -213,13 +216,13 @@ class Batches:
         self._graphed: dict[int, GraphedBatch] = {}
         self._graphs: Graphs = OrderedDict()
         self._largest = (0, 0, 0)
-        """Rows, columns and tokens for which the first arena and the batches on CUDA have room."""
-        # An object, not a handle: a pool without graphs may be recorded into again only if it is held.
+        """The most rows, columns and tokens for which the first arena and the CUDA batches have room."""
+        # A MemPool object, not just its handle: a pool without graphs can be reused only while the object is alive.
         self._pool = torch.cuda.MemPool() if self._on_cuda else None
         self._weight_addresses: list[int] = []
 
     def begin_call(self) -> None:
-        """Forget the graphs if weights have been replaced, since graphs hold the addresses of weights."""
+        """Drop the graphs if the weights have moved, because graphs contain the addresses of weights."""
         if self._on_cuda:
             addresses = [weight.data_ptr() for weight in self._decoder.model.parameters()]
             if addresses != self._weight_addresses:
@@ -227,7 +230,7 @@ class Batches:
                 self._weight_addresses = addresses
 
     def forget(self) -> None:
-        """Free all memory that is kept from call to call, and the graphs, which hold its addresses."""
+        """Free all memory that is kept between calls, and the graphs, which contain its addresses."""
         self._graphs.clear()
         self._graphed.clear()
         self._arenas = [Arena(), Arena()]
@@ -239,9 +242,9 @@ class Batches:
             self.forget()
 
     def make(self, like: Layers, samples: int, rows: int, used: int, most: int, max_tokens: int) -> DecodingBatch:
-        """Return a batch for so many samples in so many rows, with `used` of at most `most` columns in use.
+        """Return a batch for this many samples and rows, with `used` of at most `most` columns in use.
 
-        `like`: keys and values of the same heads.
+        like: keys and values with the same heads.
         """
         columns = self._shapes.columns(used, most)
         if not self._shapes.bucketed:
@@ -255,30 +258,30 @@ class Batches:
         return batch
 
     def _eager_batch(self, like: Layers, samples: int, rows: int, columns: int, max_tokens: int) -> DecodingBatch:
-        """Return a batch with room for one row per sample: the last one made, if it is large enough."""
+        """Return a batch with room for one row per sample. Reuses the last batch if it is large enough."""
         needed = samples, samples, columns, max_tokens
         if self._eager is None or any(map(lt, self._eager.limits, needed)):
-            # The batch in use keeps its arena while the new one takes over from it.
+            # The current batch keeps its arena until the new batch has taken over from it.
             self._arenas.reverse()
             self._eager = DecodingBatch(self._decoder, like, *needed, self._arenas[0])
-            # Run eagerly, the host knows the column that a step writes.
+            # Without graphs, the host knows the column that a step writes.
             self._eager.cache.writes_last = True
         self._eager.rows = rows
         return self._eager
 
     def _graphed_batch(self, like: Layers, rows: int, columns: int, max_tokens: int) -> GraphedBatch:
-        """Return the batch of so many rows.
+        """Return the batch with this many rows.
 
-        All batches have the columns of the largest. So the keys and values of one with fewer rows are the first rows of
-        the same memory. A batch that takes over from a larger one reads each tensor before it writes it.
+        All batches have as many columns as the largest. So a batch with fewer rows uses the first rows of the same
+        memory. A batch that takes over from a larger one reads each tensor before it writes to it.
         """
         largest = max(rows, self._largest[0]), max(columns, self._largest[1]), max(max_tokens, self._largest[2])
         if largest != self._largest:
-            # Free the memory before more is taken.
+            # Free the old memory before allocating more.
             self.forget()
             self._largest = largest
         most_rows, columns, max_tokens = largest
-        # The first one made takes the memory of all, so it must be the one with the most rows.
+        # The first batch allocates the memory for all, so it must have the most rows.
         for some in dict.fromkeys([rows] if self._graphed else [most_rows, rows]):
             if some not in self._graphed:
                 self._graphed[some] = GraphedBatch(
@@ -288,15 +291,15 @@ class Batches:
 
 
 Graphs = OrderedDict[tuple[int, SamplingParams, int], torch.cuda.CUDAGraph]
-"""Recorded steps by rows, sampling parameters and columns that are read; the least recently used first."""
+"""(rows, sampling parameters, columns read) -> recorded step; the least recently used comes first."""
 
 
 class GraphedBatch(DecodingBatch):
     """A batch whose steps are recorded and replayed.
 
-    A graph holds the addresses of the batch's tensors and of the model's weights: those may be written, not replaced.
-    pool: memory for the temporary tensors of all graphs. They can share it because no two run at once and none reads
-    what another left there.
+    A graph contains the addresses of the batch's tensors and of the model's weights. They may be written in place, but
+    not replaced. `pool` is memory for the temporary tensors of all graphs. They can share it, because no two graphs run
+    at once and none reads what another has left there.
     """
 
     def __init__(
@@ -319,8 +322,8 @@ class GraphedBatch(DecodingBatch):
             self._graphs.move_to_end(key)
             self._graphs[key].replay()
             return
-        # The first step runs eagerly on a side stream, which sets up what may not be set up while recording. Recording
-        # itself computes nothing (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
+        # The first step runs eagerly on a side stream, because some initialisation is forbidden while recording.
+        # Recording itself computes nothing (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -336,10 +339,7 @@ class GraphedBatch(DecodingBatch):
 
 
 def _xor_shifted(bits: Tensor, count: int) -> Tensor:
-    """Compute bits ^= bits >> count, in place.
-
-    The shift is logical; torch shifts signed integers arithmetically.
-    """
+    """Compute bits ^= bits >> count in place, with a logical shift. torch shifts signed integers arithmetically."""
     return bits.bitwise_xor_((bits >> count).bitwise_and_((1 << (64 - count)) - 1))
 
 
@@ -351,9 +351,9 @@ def _mix(bits: Tensor) -> Tensor:
 
 
 def exponential_noise(keys: Tensor, position: int | Tensor, vocab_size: int) -> Tensor:
-    """Sample standard exponential noise [B, V] for the token at `position` of the samples with these keys [B] (int64).
+    """Sample standard exponential noise [B, V] for one position of the samples with int64 keys [B].
 
-    A row's noise does not depend on the other rows. With unit exponentials E, argmax(p / E) is a sample from p.
+    A row's noise does not depend on the other rows. If E is this noise, argmax(p / E) is a sample from p.
     """
     counter = torch.as_tensor(position, device=keys.device) + 1
     stream = _mix(keys + counter * _GOLDEN)
@@ -362,18 +362,19 @@ def exponential_noise(keys: Tensor, position: int | Tensor, vocab_size: int) -> 
     rows = max(1, CACHED_ELEMENTS // vocab_size)
     for start in range(0, len(noise), rows):
         bits = _mix(stream[start : start + rows, None] + tokens)
-        # 40 bits keep small values, which are the ones that win, accurate in float32.
+        # 40 bits keep small values accurate in float32. The smallest value wins.
         block = noise[start : start + rows].copy_((bits >> 24).bitwise_and_((1 << 40) - 1))
-        # Float32 rounds the largest up to 1, whose noise is infinite: even a token of probability 1 would lose.
+        # float32 rounds the largest values to 1, whose noise is infinite. Even a token of probability 1 would lose.
         block.add_(0.5).mul_(-(2.0**-40)).clamp_min_(-_BELOW_ONE).log1p_().neg_()
     return noise
 
 
 def sampling_logps(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:
-    """Return log-probabilities [B, V] (float32) of the distribution that is sampled from; -inf for excluded tokens.
+    """Return float32 log-probs [B, V] of the sampling distribution, with -inf for excluded tokens.
 
-    temperature 0 puts all mass on the likeliest token. top_k keeps the k likeliest. Then top_p keeps the smallest set
-    of likeliest tokens that holds at least that mass (Holtzman et al. 1904.09751). The kept tokens are renormalised.
+    Temperature 0 puts all probability on the likeliest token. top_k keeps the k likeliest tokens. Of these, top_p keeps
+    the smallest set of likeliest tokens with at least that total probability (Holtzman et al. 1904.09751). The kept
+    tokens are renormalised.
     """
     logits = logits.float()
     if temperature == 0:
@@ -386,7 +387,7 @@ def sampling_logps(logits: Tensor, temperature: float, top_p: float = 1.0, top_k
     if top_p < 1:
         ordered, order = logps.sort(dim=-1, descending=True, stable=True)
         mass_before = ordered.exp().cumsum(-1) - ordered.exp()
-        # A token is excluded by the mass before it, so the likeliest one always stays.
+        # A token is excluded if the tokens before it already have the mass, so the likeliest token always stays.
         excluded = torch.zeros_like(mass_before, dtype=torch.bool).scatter_(1, order, mass_before >= top_p)
         logps = torch.log_softmax(logps.masked_fill(excluded, -torch.inf), dim=-1)
     return logps
@@ -397,8 +398,7 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """Sample tokens [B] from logits [B, V] with the noise of keys [B] at this position.
 
-    Returns the tokens and their float32 log-probs [B]. Both come from one softmax: the distribution is that of
-    `sampling_logps`.
+    Returns the tokens and their float32 log-probs [B], both from the distribution of `sampling_logps`.
     """
     if temperature == 0:
         tokens = logits.argmax(-1)
@@ -421,7 +421,7 @@ def draw(probabilities: Tensor, keys: Tensor, position: int | Tensor) -> tuple[T
         tokens = first_arrivals(probabilities, keys, position)
     else:
         noise = exponential_noise(keys, position, probabilities.shape[-1])
-        # The first arrival of Poisson processes with these rates; argmin(E / p) is argmax(p / E).
+        # argmin(E / p) is argmax(p / E): the first arrival among Poisson processes with rates p.
         tokens = torch.div(noise, probabilities, out=noise).argmin(dim=-1)
     return tokens, probabilities.gather(1, tokens[:, None])[:, 0].log_()
 

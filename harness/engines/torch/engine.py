@@ -1,10 +1,11 @@
-"""The torch engine: samples with the trainer's own modules, so no second copy of the weights has to be kept in step.
+"""The torch engine: samples with the trainer's own modules, so that no second copy of the weights must be synced.
 
-A call is split into chunks of prompts whose keys and values fit the memory. `ChunkDecoding` samples a chunk: prefill,
-then steps of ever smaller batches. A prompt is computed once for all its samples. On a CPU, tokens that samples have in
-common are computed once too. Rows leave the batch when they finish. `DrawnSamples` is the host's record of each sample.
+A call is split into chunks of prompts whose keys and values fit in memory. `ChunkDecoding` samples a chunk: a prefill,
+followed by decoding steps. The batch shrinks as samples end. A prompt is computed once for all its samples. On a CPU,
+the tokens that samples have in common are also computed once. `DrawnSamples` is the host's record of each sample.
 
-Shapes: P prompts, n samples a prompt, W longest prompt, N samples, t tokens sampled so far, T longest completion.
+Shapes: P prompts, n samples per prompt, W tokens of the longest prompt, N samples, t tokens sampled so far, T tokens of
+the longest completion.
 """
 
 from __future__ import annotations
@@ -43,17 +44,16 @@ from harness.errors import RefusedError
 from harness.models.language_model import require_answerable
 
 CACHE_FRAC_CUDA = 0.15
-"""Share of a GPU's memory for the keys and values of the samples decoded together."""
+"""Fraction of the GPU's memory for the keys and values of one batch."""
 LEAVE_AT_FRAC = 0.25
-"""Rows that are no longer needed leave once they are this share of the batch. Leaving copies the cache of the others.
-"""
+"""Idle rows are removed once they are this fraction of the batch. Removal copies the cache of the other rows."""
 
 
 class TorchEngine:
-    """Engine (see `harness.engines.base`) over a Hugging Face causal LM with full or sliding-window attention.
+    """An `Engine` for a Hugging Face causal LM with full or sliding-window attention.
 
-    On CUDA the tensors of a batch and the graphs of its steps are kept from call to call. The model's weights may be
-    written in place at any time between calls; a model whose weights are replaced gets new graphs.
+    On CUDA, the tensors of a batch and the graphs of its steps are kept between calls. Between calls, the model's
+    weights may be written in place. If they are replaced, the graphs are recorded again.
     """
 
     def __init__(
@@ -66,8 +66,9 @@ class TorchEngine:
     ) -> None:
         """Prepare a model for decoding.
 
-        decode: token ids -> text; only called if `stop` strings are given. shapes: by default those that are fastest on
-        the model's device. Raises RefusedError for a model that the engine cannot decode.
+        decode: maps token ids to text; called only if there are stop strings.
+        shapes: default: the fastest for the model's device.
+        Raises RefusedError if the engine does not support the model.
         """
         require_steady_positions(model)
         self._model = model
@@ -78,7 +79,7 @@ class TorchEngine:
         eos = torch.tensor(self._eos_token_ids, device=model.device)
         self.one_token_pass = OneTokenPass(model)
         self._most_rows: int | None = None
-        """The most rows at once since memory ran out; None if it never did."""
+        """The limit of rows per chunk after memory ran out, or None if it has not run out."""
         self._batches = Batches(Decoder(model, self.one_token_pass, LayerMasks(model), eos), self._shapes)
 
     @torch.inference_mode()
@@ -112,9 +113,9 @@ class TorchEngine:
                 continue
             except torch.OutOfMemoryError as error:
                 reason = str(error).splitlines()[0] if str(error) else "out of memory"
-            # This runs outside the handler, whose traceback keeps the tensors of the failed chunk alive.
+            # Outside the handler, because its traceback keeps the tensors of the failed chunk alive.
             self._halve_rows(keys[some, of_each].numel(), reason)
-            # The failed chunk may have reported samples; they are sampled again, but reported only once.
+            # The retry samples the failed chunk again, but must not report a sample twice.
             on_finished = drawn.untold
         self._batches.end_call()
         tokens, logps, lengths, truncated = (
@@ -131,9 +132,10 @@ class TorchEngine:
         )
 
     def _next_chunk(self, done: int, samples: int, rows: int) -> tuple[slice, slice]:
-        """Return which prompts come after so many samples, and which samples of each.
+        """Return the next chunk after `done` samples, as a slice of prompts and a slice of each prompt's samples.
 
-        These are whole prompts, unless memory has run out with fewer rows than one prompt has samples.
+        samples: samples per prompt. rows: maximum rows per chunk. A chunk has all samples of its prompts, unless memory
+        has limited the rows to fewer than one prompt's samples.
         """
         first, sample = divmod(done, samples)
         most = rows if self._most_rows is None else min(rows, self._most_rows)
@@ -142,7 +144,7 @@ class TorchEngine:
         return slice(first, first + 1), slice(sample, sample + most)
 
     def _halve_rows(self, rows: int, reason: str) -> None:
-        """Sample half as many rows at once from now on; raise RefusedError if there was one."""
+        """Limit chunks to half of `rows` from now on. Raises RefusedError if `rows` is 1."""
         if rows == 1:
             raise RefusedError("engines.out_of_memory_drawing", reason=reason)
         self._most_rows = rows // 2
@@ -158,7 +160,7 @@ class TorchEngine:
     def _draw_chunk(
         self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams, drawn: DrawnSamples
     ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], GenerationCost]:
-        """Return the result of `drawn` and its cost."""
+        """Sample one chunk, recording it in `drawn`. Returns `drawn.result()` and the cost."""
         started_s = self._now_s()
         decoding = ChunkDecoding(self._batches, self._shapes, drawn, params)
         decoding.begin(self._model, self._pad, prompts, keys)
@@ -182,16 +184,16 @@ class TorchEngine:
 
 
 def max_rows(model: PreTrainedModel, tokens_a_row: int) -> int:
-    """Return how many rows may hold keys and values at once.
+    """Return the maximum number of rows whose keys and values fit in memory.
 
-    The number is the same in every run on a machine, so that runs are too.
+    On a given machine this is the same in every run, so that runs are reproducible.
     """
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     bytes_a_token = 2 * config.num_hidden_layers * heads * head_size * model.dtype.itemsize
     if model.device.type == "cuda":
-        # A share of the total memory, not of what is free: the latter changes from run to run.
+        # A fraction of the total memory, not of the free memory, which changes from run to run.
         budget = int(CACHE_FRAC_CUDA * torch.cuda.get_device_properties(model.device).total_memory)
     else:
         budget = CACHE_BYTES_CPU
@@ -199,13 +201,13 @@ def max_rows(model: PreTrainedModel, tokens_a_row: int) -> int:
 
 
 class ChunkDecoding:
-    """Samples the completions of some prompts: call `begin`, then `finish`, once each."""
+    """Samples the completions of one chunk. Call `begin` once, then `finish` once."""
 
     def __init__(self, batches: Batches, shapes: BatchShapes, drawn: DrawnSamples, params: SamplingParams) -> None:
         self._batches, self._shapes, self._drawn, self._params = batches, shapes, drawn, params
         self._tokens = 1
         self.slots = 0
-        """Rows of all passes together, without the prefill."""
+        """Number of rows computed, summed over all passes except the prefill."""
         self._shared_slots, self._shared_tokens = 0, 1
 
     def begin(self, model: PreTrainedModel, pad_token_id: int, prompts: Sequence[Sequence[int]], keys: Tensor) -> None:
@@ -215,7 +217,7 @@ class ChunkDecoding:
         rows_a_prompt = 1 if shares else samples
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         self._width = int(lengths.max())
-        # The last token is not fed, so it needs no column.
+        # The last token is never fed to the model, so it needs no column.
         self._most_columns = self._width + self._params.max_completion_tokens - 1
         batch, logits = None, []
         for part in prefill(model, prompts, pad_token_id):
@@ -230,7 +232,7 @@ class ChunkDecoding:
             keys.reshape(-1).to(model.device),
             torch.arange(len(prompts), device=model.device).repeat_interleave(samples) if shares else None,
         )
-        # `draw` expects logits of rows: one a prompt if its samples share a row, else one a sample.
+        # `draw` expects the logits of rows: one row per prompt if its samples share it, else one row per sample.
         batch.draw(torch.cat(logits).repeat_interleave(rows_a_prompt, dim=0), self._params)
         self._batch = batch
 
@@ -246,8 +248,8 @@ class ChunkDecoding:
         self._collect()
 
     def occupied(self, lengths: Tensor) -> int:
-        """Return how many rows of all passes gave a token that counts, for samples of these lengths."""
-        # Once no row is shared, each token that counts belongs to one row.
+        """Return how many of the computed rows produced a token of a completion. lengths [N]: tokens per sample."""
+        # Once no row is shared, each token of a completion takes one row.
         return self._shared_slots + int((lengths - self._shared_tokens).clamp_min(0).sum())
 
     def _running(self) -> int:
@@ -258,7 +260,7 @@ class ChunkDecoding:
         return batch.count - int(batch.ended[: batch.count].sum())
 
     def _next_batch(self, running: int, ahead: int) -> DecodingBatch:
-        """Return the batch to go on with: the same unless samples part, enough rows are idle or columns run out."""
+        """Return the batch for the next steps: a new one if samples diverge, many rows are idle or columns run out."""
         batch = self._batch
         used = self._width + self._tokens - 1
         full = used + ahead > batch.columns
@@ -274,7 +276,7 @@ class ChunkDecoding:
                 batch.feed(survivors)
                 return batch
         self._collect()
-        # Tokens are collected before samples leave: afterwards the host's record no longer maps to this batch.
+        # Collect the tokens before samples leave, because afterwards the host's record no longer matches this batch.
         self._drawn.keep(survivors.samples.cpu())
         following = self._new_batch(batch.cache.buffers, running, len(survivors.rows), used)
         following.take_over(batch, survivors, used)
@@ -289,7 +291,7 @@ class ChunkDecoding:
         return self._batches.make(like, samples, rows, used_columns, self._most_columns, limit)
 
     def _so_far(self) -> tuple[Tensor, Tensor]:
-        """Return the batch's tokens and log-probs [t, n] that are sampled."""
+        """Return the tokens and log-probs [t, n] that the batch has sampled so far."""
         batch = self._batch
         return batch.tokens[: self._tokens, : batch.count], batch.logps[: self._tokens, : batch.count]
 
@@ -298,7 +300,7 @@ class ChunkDecoding:
 
 
 class DrawnSamples:
-    """Tokens and log-probs of N samples, on the CPU, and which of them the batch holds at present."""
+    """The host's record of N samples: their tokens and log-probs, and which samples are still in the batch."""
 
     def __init__(
         self,
@@ -312,8 +314,9 @@ class DrawnSamples:
     ) -> None:
         """Start with all samples in the batch.
 
-        decode: token ids -> text; only called if there are stop strings. on_finished: called once for each sample, when
-        it leaves the batch, or by `finish`. first_row: the row number of the first sample.
+        decode: maps token ids to text; called only if there are stop strings.
+        on_finished: called once for each sample, when it leaves the batch or in `finish`.
+        first_row: the row number that is reported for the first sample.
         """
         self._tokens = torch.zeros((samples, max_tokens), dtype=torch.int64)
         self._logps = torch.zeros((samples, max_tokens))
@@ -326,18 +329,18 @@ class DrawnSamples:
         self._in_batch = torch.arange(samples)
 
     def collect(self, tokens: Tensor, logps: Tensor) -> None:
-        """Copy the tokens and log-probs that the batch has sampled so far: both [t, n]."""
+        """Copy to the host what the batch has sampled so far: tokens and log-probs, both [t, n]."""
         new = slice(self._collected, len(tokens))
         self._tokens[self._in_batch, new] = tokens[new].T.cpu()
         self._logps[self._in_batch, new] = logps[new].T.cpu()
         self._collected = len(tokens)
 
     def stopped(self, tokens: Tensor, logps: Tensor) -> Tensor:
-        """Collect too, and return a bool [n] mask of the samples in the batch whose text holds a stop string by now."""
+        """Collect, and return a bool mask [n] of the batch's samples whose text contains a stop string."""
         first_new = self._collected
         self.collect(tokens, logps)
         for sample in self._in_batch.tolist():
-            # Already stopped at an earlier look.
+            # This sample stopped in an earlier call.
             if self._stop_lengths[sample] <= first_new:
                 continue
             drawn = self._tokens[sample, : self._collected].tolist()
@@ -348,14 +351,14 @@ class DrawnSamples:
         return self._stop_lengths[self._in_batch] <= self._collected
 
     def keep(self, places: Tensor) -> None:
-        """Go on with some of the batch's samples only, by their indices in it (int64)."""
+        """Keep only the batch's samples at these int64 indices, and report the others as finished."""
         left = torch.ones(len(self._in_batch), dtype=torch.bool)
         left[places] = False
         self._tell(self._in_batch[left])
         self._in_batch = self._in_batch[places]
 
     def finish(self) -> None:
-        """Report the samples that are still in the batch: none goes on."""
+        """Report the samples that are still in the batch as finished."""
         self._tell(self._in_batch)
 
     def _tell(self, samples: Tensor) -> None:
@@ -367,19 +370,19 @@ class DrawnSamples:
             self._on_finished(self._first_row + sample, self._tokens[sample, :length].tolist(), cut)
 
     def untold(self, row: int, tokens: list[int], truncated: bool) -> None:
-        """Report a sample unless it has been reported: the on_finished of a retry of these samples."""
+        """Report a sample unless it was reported before. This is the on_finished of a retry of these samples."""
         if self._on_finished is not None and row not in self._told:
             self._on_finished(row, tokens, truncated)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return tokens and logps [N, T], meaningless beyond a sample's length; lengths [N]; truncated [N] bool."""
+        """Return tokens [N, T], logps [N, T], lengths [N] and truncated [N]. Entries beyond a length are undefined."""
         return self._tokens, self._logps, *self._ends(torch.arange(len(self._tokens)))
 
     def _ends(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Return lengths and truncated of these samples, from what is collected."""
+        """Return lengths and truncated of these samples, from the tokens collected so far."""
         limit = self._tokens.shape[1]
         is_eos = torch.isin(self._tokens[samples, : self._collected], self._eos)
-        # argmax of 0 and 1 is the first end-of-sequence token; limit + 1 stands for none.
+        # argmax finds the first end-of-sequence token. limit + 1 means that there is none.
         eos_lengths = torch.where(is_eos.any(1), is_eos.int().argmax(1) + 1, limit + 1)
         ends = torch.minimum(eos_lengths, self._stop_lengths[samples])
         return ends.clamp_max(limit), ends > limit

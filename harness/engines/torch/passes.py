@@ -1,11 +1,11 @@
-"""The model's passes in decoding: over whole prompts (`prefill`), then over one token of each row (`OneTokenPass`).
+"""The forward passes of decoding: over complete prompts (`prefill`), then over one token per row (`OneTokenPass`).
 
-Keys and values are held by a `StaticCache`, whose tensors are allocated once for a batch and written in place.
-`LayerMasks` prepares the masks, so that the model makes none for every token. `BatchShapes` determines the numbers of
-rows and columns.
+A `StaticCache` holds keys and values in tensors that are allocated once per batch and written in place. `LayerMasks`
+prepares the attention masks, so that the model does not build them for every token. `BatchShapes` determines the
+numbers of rows and columns.
 
-Shapes: R rows, H heads, K key-value heads, S columns of the cache, D size of a head. P prompts, W longest prompt, V
-vocabulary.
+Shapes: R rows, H heads, K key-value heads, S columns of the cache, D size of a head, P prompts, W tokens of the longest
+prompt, V vocabulary.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from harness.engines.torch.sizes import LEAST_COLUMNS, bucket
 from harness.errors import RefusedError
 
 PREFILL_TOKENS = 16_384
-"""Prompt tokens, padding included, in one pass."""
+"""Maximum number of prompt tokens, including padding, in one prefill pass."""
 ONE_TOKEN_ATTENTION = "one_token"
-"""The name under which transformers finds `one_token_attention`."""
+"""The name under which `one_token_attention` is registered with transformers."""
 
 Layers = Sequence[tuple[Tensor, Tensor]]
 """Keys and values [R, H, S, D] of each layer; H and D may differ between layers."""
@@ -35,36 +35,36 @@ Layers = Sequence[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """The shapes that batches may have, and how often the host looks at the sampled tokens."""
+    """The shapes that batches may have, and how often the host reads the sampled tokens."""
 
     bucketed: bool
-    """True if sizes are those of a geometric ladder, not exact."""
+    """True if sizes are rounded up to a geometric ladder (`bucket`)."""
     look_every_tokens: int
-    """After so many tokens the host learns which samples have ended."""
+    """Number of tokens after which the host checks which samples have ended."""
 
     @property
     def shares_prefixes(self) -> bool:
-        """True if samples with the same tokens so far share a row: the host must look at every token to part them."""
+        """True if samples with the same tokens so far share a row. The host must then read every token."""
         return not self.bucketed and self.look_every_tokens == 1
 
     def rows(self, needed: int) -> int:
-        """Return the rows of a batch that needs so many."""
+        """Return how many rows a batch has if it needs this many."""
         return bucket(needed) if self.bucketed else needed
 
     def rows_within(self, limit: int) -> int:
-        """Return the most rows of a batch that has no more than so many."""
+        """Return the largest number of rows for which a batch has at most `limit` rows."""
         return next(rows for rows in range(limit, 0, -1) if self.rows(rows) <= limit)
 
     def columns(self, used: int, most: int) -> int:
-        """Return the columns of a batch's cache with so many in use, of which there will be `most`."""
+        """Return how many columns a cache has if `used` are in use now and at most `most` will be."""
         if self.bucketed:
             return bucket(most, LEAST_COLUMNS)
-        # Most completions end before their limit. Too few columns cost a copy of all that are in use, so they double.
+        # Most completions end before the limit. Running out of columns costs a copy, so their number doubles.
         needed = used + self.look_every_tokens
         return min(most, max(LEAST_COLUMNS, 1 << (needed - 1).bit_length()))
 
     def read_columns(self, used: int, columns: int) -> int:
-        """Return how many of a batch's columns attention reads."""
+        """Return how many of a batch's columns attention reads if `used` are in use."""
         return min(bucket(used, LEAST_COLUMNS), columns) if self.bucketed else used
 
 
@@ -73,7 +73,7 @@ GRAPHS = BatchShapes(bucketed=True, look_every_tokens=16)
 
 
 class Arena:
-    """Memory that one cache after another uses. Writing to fresh memory takes longer than to memory used before."""
+    """Memory that successive caches reuse. Writing to fresh memory is slower than writing to used memory."""
 
     def __init__(self) -> None:
         self._blocks: list[Tensor] = []
@@ -84,37 +84,37 @@ class Arena:
         return sum(block.nbytes for block in self._blocks)
 
     def reset(self) -> None:
-        """Mark everything that was taken as free again."""
+        """Mark all memory as free."""
         self._taken = 0
 
     def tensor(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return an uninitialised tensor of the dtype and on the device of `like`."""
+        """Return an uninitialised tensor with the dtype and device of `like`."""
         if self._taken == len(self._blocks):
             self._blocks.append(like.new_empty(0))
         if self._blocks[self._taken].numel() < math.prod(shape):
             self._blocks[self._taken] = like.new_empty(math.prod(shape))
-        # Tensors are taken in the same order each time, so each block is soon large enough for its turn.
+        # Tensors are always taken in the same order, so each block soon has the size that its tensor needs.
         block = self._blocks[self._taken]
         self._taken += 1
         return block[: math.prod(shape)].view(shape)
 
 
 class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
-    """Keys and values of R rows and S columns.
+    """A key-value cache of R rows and S columns.
 
-    A pass of the model over one token of the first rows writes column `column` and reads the first `read_columns`
-    columns. `column` is a [1] int64 tensor, so that a recorded pass writes to its current value when it is replayed.
+    A pass over one token per row writes column `column` and reads the first `read_columns` columns. `column` is an
+    int64 tensor [1], so that a recorded pass uses its current value when it is replayed.
     """
 
     def __init__(self, like: Layers, rows: int, columns: int, column: Tensor, arena: Arena) -> None:
         """Take the tensors of the cache from the arena.
 
-        `like`: keys and values of the same heads, with any number of rows and columns.
+        like: keys and values with the same heads, and any number of rows and columns.
         """
         super().__init__(layers=[])
         self.read_columns = columns
         self.writes_last = False
-        """True if a pass writes the last column that it reads: known on the host, that costs less than an index."""
+        """True if a pass always writes the last column that it reads. This is faster than an index in a tensor."""
         self._column = column
         arena.reset()
 
@@ -130,9 +130,9 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write new keys and values [r, H, 1, D] of the first r rows, and return those of the columns to read.
+        """Write new keys and values [r, H, 1, D] of the first r rows, and return all that attention reads.
 
-        A layer's attention calls it.
+        Each layer's attention calls this method.
         """
         keys, values = (buffer[: len(key_states)] for buffer in self._buffers[layer_idx])
         if self.writes_last:
@@ -144,9 +144,9 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
         return keys[:, :, : self.read_columns], values[:, :, : self.read_columns]
 
     def fill(self, prefilled: Layers, first_row: int, samples: int) -> None:
-        """Copy each row of the prefilled keys and values into `samples` rows, from `first_row` on.
+        """Copy each row of the prefilled keys and values into `samples` adjacent rows, starting at `first_row`.
 
-        Their columns become the first columns.
+        The prefilled columns become the first columns of the cache.
         """
         for buffers, given in zip(self._buffers, prefilled, strict=True):
             for buffer, rows in zip(buffers, given, strict=True):
@@ -155,9 +155,9 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
                 by_row.copy_(rows[:, None].expand(-1, samples, -1, -1, -1))
 
     def take_over(self, other: StaticCache, rows: Tensor, columns: int) -> None:
-        """Copy the first columns of some rows (int64 indices) of another cache into the first rows of this one.
+        """Copy the first `columns` of some rows (int64 indices) of another cache into the first rows of this cache.
 
-        If `other` is this cache, only rows that move are copied.
+        If `other` is this cache, only the rows that move are copied.
         """
         if other is self:
             places = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
@@ -171,23 +171,23 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
                 target[: len(rows), :, :columns] = source[:, :, :columns].index_select(0, rows)
 
     def zero_beyond(self, columns: int) -> None:
-        """Zero all but the first columns: attention masks the others, but their values must be finite."""
+        """Set all columns after the first `columns` to 0. Attention masks them, but their values must be finite."""
         for buffers in self._buffers:
             for buffer in buffers:
                 buffer[:, :, columns:].zero_()
 
 
 class LayerMasks:
-    """The columns that each layer of a model sees, as additive masks in the form that the model takes."""
+    """Builds additive attention masks in the form that the model expects, from the visible columns."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         """Find the kinds of the model's layers.
 
-        Raises RefusedError for a model with layers other than full or sliding-window attention.
+        Raises RefusedError if a layer has neither full nor sliding-window attention.
         """
         config = model.config.get_text_config()
         window = getattr(config, "sliding_window", None)
-        # A model whose layers differ takes a mask for each kind of layer, any other model takes one mask.
+        # A model with several kinds of layers takes a mask for each kind. Other models take a single mask.
         self._one_kind = not hasattr(config, "layer_types")
         if self._one_kind:
             self._windows = {"all": window}
@@ -203,7 +203,8 @@ class LayerMasks:
     def of(self, visible: Tensor, column: Tensor, numbers: Tensor) -> Tensor | dict[str, Tensor]:
         """Return additive masks [R, 1, 1, S] for queries in column `column` [1].
 
-        visible [R, S]: 0 in columns of a row's tokens, -inf elsewhere; numbers [S]: 0, 1, 2, ...
+        visible [R, S]: 0 in the columns of a row's tokens, -inf elsewhere.
+        numbers [S]: the column numbers 0, 1, 2, ...
         """
         masks = {
             kind: (visible if window is None else visible.masked_fill(numbers <= column - window, -torch.inf))[
@@ -216,19 +217,19 @@ class LayerMasks:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """The result of a pass over some of the prompts."""
+    """The result of one prefill pass over p adjacent prompts."""
 
     first: int
-    """The index of the first of these prompts."""
+    """The index of the first of the p prompts."""
     layers: Layers
-    """Their keys and values [p, H, W, D]."""
+    """Keys and values [p, H, W, D] of each layer."""
     logits: Tensor
-    """[p, V] of the next token."""
+    """[p, V] logits of the token after the prompt."""
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int) -> Iterator[Prefilled]:
-    """Yield the results of passes over prompts padded on the left, as many at a time as PREFILL_TOKENS allow."""
-    # All passes have the width of the longest prompt, so that every prompt ends in the same column.
+    """Run left-padded prompts through the model, at most PREFILL_TOKENS per pass, and yield each pass's result."""
+    # All passes are as wide as the longest prompt, so that every prompt ends in the same column.
     width = max(len(prompt) for prompt in prompts)
     at_once = max(1, PREFILL_TOKENS // width)
     for first in range(0, len(prompts), at_once):
@@ -261,16 +262,16 @@ def one_token_attention(
     position_bias: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """Attend with one token a row on a CPU, by two batched matrix products.
+    """Compute attention for one query token per row with two batched matrix products.
 
-    They are faster there than torch's fused kernel, which is made for long queries. query [R, H, 1, D], key and value
+    On a CPU this is faster than torch's fused kernel, which is made for long queries. query [R, H, 1, D], key and value
     [R, K, S, D], additive mask [R, 1, 1, S] -> [R, 1, H, D]. The signature is that of transformers' attention
-    functions. Raises RefusedError for a softcap or a position bias, which this attention lacks.
+    functions. Raises RefusedError if there is a softcap or a position bias, which are not supported here.
     """
     if softcap is not None or position_bias is not None:
         raise RefusedError("engines.attention_not_supported", module=type(module).__name__)
     rows, heads, _, size = query.shape
-    # Query heads that share a key head are the rows of one product, so keys and values are not repeated.
+    # Query heads that share a key head become rows of one matrix product, so keys and values are not repeated.
     grouped = (query * scaling).reshape(rows, key.shape[1], heads // key.shape[1], size)
     weights = torch.softmax(torch.matmul(grouped, key.transpose(2, 3)).add_(attention_mask), dim=-1)
     return torch.matmul(weights, value).reshape(rows, 1, heads, value.shape[3]), None
@@ -281,9 +282,9 @@ AttentionInterface.register(ONE_TOKEN_ATTENTION, one_token_attention)
 
 @contextmanager
 def one_token_at_a_time(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model on a CPU that attends by `sdpa` use `one_token_attention` in this context.
+    """Make a CPU model with `sdpa` attention use `one_token_attention` inside this context.
 
-    It then takes only one token a row.
+    Inside the context, the model accepts only one token per row.
     """
     config = model.config.get_text_config()
     if model.device.type != "cpu" or config._attn_implementation != "sdpa":
@@ -297,21 +298,21 @@ def one_token_at_a_time(model: PreTrainedModel) -> Iterator[None]:
 
 
 Masks = Tensor | dict[str, Tensor]
-"""Additive [R, 1, 1, S]; if a model's layers differ, one for each kind of layer."""
+"""An additive mask [R, 1, 1, S], or if the model has several kinds of layers, one mask for each kind."""
 
 
 class OneTokenPass:
-    """Calls the model's own layers one after another, and skips what surrounds them in the model's forward pass.
+    """Calls the model's layers directly, skipping the rest of the model's forward pass.
 
-    For a small model on a CPU, the rest takes a fifth of the time. The first call finds out whether the layers are all
-    that the model does: they must give the same bits as the whole. A model that does more is called as a whole.
+    For a small model on a CPU, the rest takes a fifth of the time. The first call checks that the layers alone give
+    bitwise the same result as the complete forward pass. If not, the complete forward pass is used from then on.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._decoder = model.get_decoder()
         self.by_layers: bool | None = None if _has_known_parts(model) else False
-        """True if the layers are called one after another; None until it is found out."""
+        """True if the layers are called directly, False if not, None before the first call has decided."""
         rotary = getattr(self._decoder, "rotary_emb", None)
         self._angles_by_kind = rotary is not None and "layer_type" in signature(rotary.forward).parameters
         self._kinds = getattr(self._decoder.config, "layer_types", None)
@@ -319,7 +320,7 @@ class OneTokenPass:
     def __call__(self, tokens: Tensor, positions: Tensor, masks: Masks, cache: StaticCache) -> Tensor:
         """Return the logits [R, V] after tokens [R] at positions [R], and write their keys and values to the cache."""
         if self.by_layers is None:
-            # Both write this token's keys and values into the cache. The whole model runs last: its values stay.
+            # Both write the token's keys and values into the cache. The complete model runs last, so its values stay.
             by_layers = self._by_layers(tokens, positions, masks, cache)
             whole = self._whole(tokens, positions, masks, cache)
             self.by_layers = torch.equal(by_layers, whole)

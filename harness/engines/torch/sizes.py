@@ -1,21 +1,21 @@
-"""Sizes of the batches that are decoded together; without torch, since plans estimate memory with them."""
+"""Sizes of decoding batches. This module does not import torch, because plans use it to estimate memory."""
 
 MAX_ROWS = 1024
-"""Samples decoded together. More cost memory and gain little once the matrix products are large enough."""
+"""Maximum number of samples in a batch. More would cost memory and gain little speed."""
 CACHE_BYTES_CPU = 4 * 2**30
-"""Keys and values of the samples decoded together, on a CPU. On CUDA a share of the GPU's memory bounds them."""
+"""Maximum size of a batch's keys and values on a CPU. On CUDA the limit is a fraction of the GPU's memory."""
 ARENAS_CPU = 2
-"""A batch that runs out of columns is copied from one arena to the other."""
+"""Number of cache arenas on a CPU. A batch that runs out of columns is copied from one to the other."""
 LEAST_COLUMNS = 64
-"""The first bucket of columns."""
+"""The smallest bucket of columns."""
 
 
 def bucket(size: int, least: int = 1) -> int:
-    """Return the smallest bucket that is at least `size` and `least`, a power of two.
+    """Return the smallest bucket that is at least `size` and at least `least`.
 
-    Buckets are the powers of two and the middles between them.
+    Buckets are the powers of two and the midpoints between them. `least` must be a power of two.
     """
-    # The middles halve the worst padding: a batch is at most half again as large as needed, not twice.
+    # With the midpoints, a batch is at most 1.5 times as large as needed instead of twice.
     power = max(least, 1 << (size - 1).bit_length())
     middle = power * 3 // 4
     return middle if power > max(least, 2) and size <= middle else power

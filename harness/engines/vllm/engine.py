@@ -1,17 +1,18 @@
-"""vLLM in this process: the only file that imports vllm. One engine a process holds a copy of the weights of one model.
+"""vLLM inside this process. This is the only file that imports vllm.
 
-Before it generates for a model whose weights it does not hold, they are written into it and a parity probe compares
-log-probs (`harness.engines.parity`). `sync_s` is the time of both. For a large model on a GPU, vLLM sleeps between the
-calls of `generate`. It gives back the memory of its weights and its cache, and its weights are written anew whenever it
-wakes. vLLM mixes prefill and decoding in its batches, so all the rest is `decode_s`.
+A process has at most one vLLM, which holds a copy of one model's weights. Before vLLM generates for a model whose
+current weights it does not hold, the weights are written into it, and a parity probe compares log-probs
+(`harness.engines.parity`). `sync_s` is the time of both. For a large model on a GPU, vLLM sleeps between calls of
+`generate`: it frees the memory of its weights and cache, and when it wakes, the weights are written again. vLLM mixes
+prefill and decoding in its batches, so `decode_s` is the time of both.
 
-vLLM seeds the process's random generators, uses them, and on a CPU disables torch.set_num_threads; each is restored. On
-a CPU it binds the process's memory to one NUMA node for good.
+vLLM seeds and uses the process's random generators. On a CPU it also disables torch.set_num_threads. Both are restored
+here. On a CPU, vLLM binds the process's memory to one NUMA node, which is not undone.
 
-Noise: a sample's seed depends on its key alone. So the same call gives the same tokens with the same version of vLLM on
-the same hardware. The other samples in the batch change a sample's logits by rounding only, which now and then decides
-a token. VLLM_BATCH_INVARIANT=1 rules that out on the GPUs for which vLLM supports it. The noise is not that of the
-torch engine, and differs between devices and versions of vLLM. On a CPU vLLM uses the lower 32 bits of a seed.
+Noise: a sample's seed depends only on its key. So the same call gives the same tokens with the same version of vLLM on
+the same hardware. The rest of the batch changes a sample's logits only by rounding, which occasionally changes a token.
+VLLM_BATCH_INVARIANT=1 prevents that on the GPUs for which vLLM supports it. The noise differs from the torch engine's,
+and between devices and versions of vLLM. On a CPU, vLLM uses only the lower 32 bits of a seed.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
     from vllm import RequestOutput
     from vllm import SamplingParams as VllmParams
 
-# vLLM reads these when it is imported. It then runs in this process, where weights are passed by reference and no
-# threads are bound to cores. It sends no usage statistics.
+# vLLM reads these when it is imported. They make it run in this process, where weights are passed by reference and no
+# threads are bound to cores. They also turn off its usage statistics.
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -65,7 +66,7 @@ _ENVIRONMENT = {
 
 
 class VllmEngine:
-    """Engine (see `harness.engines.base`) that lends this process's vLLM to one model."""
+    """An `Engine` for one model that uses this process's vLLM."""
 
     def __init__(
         self,
@@ -75,10 +76,11 @@ class VllmEngine:
         decode: Callable[[list[int]], str],
         memory_frac: float,
     ) -> None:
-        """Start vLLM if none for this architecture is running.
+        """Start vLLM unless it is already running for this architecture.
 
-        decode: token ids -> text; only called if `stop` strings are given. memory_frac: share of the GPU's memory.
-        Raises RefusedError if vLLM is not installed, or cannot run this model here.
+        decode: maps token ids to text; called only if there are stop strings.
+        memory_frac: fraction of the GPU's memory for vLLM.
+        Raises RefusedError if vLLM is not installed or cannot run this model here.
         """
         self._model, self._memory_frac = model, memory_frac
         self._pad, self._eos, self._decode = pad_token_id, list(eos_token_ids), decode
@@ -106,7 +108,7 @@ class VllmEngine:
         cost = GenerationCost(sync_s=synced - started, decode_s=time.perf_counter() - synced)
         return Completions.of(
             [one.tokens for one in samples],
-            # Greedy sampling is from a point mass, whose log-prob is 0.
+            # Greedy sampling draws from a point mass, so its log-prob is 0.
             [one.logps if params.temperature > 0 else [0.0] * len(one.tokens) for one in samples],
             [not one.stopped for one in samples],
             self._pad,
@@ -116,19 +118,19 @@ class VllmEngine:
 
 @dataclass
 class _Sample:
-    """One completion that vLLM works on."""
+    """One completion, as far as vLLM has sampled it."""
 
     prompt: Sequence[int]
-    """Its token ids."""
+    """The prompt's token ids."""
     key: int
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     stopped: bool = False
-    """True if its last token ended it, not the limit."""
+    """True if an end-of-sequence token or a stop string ended the completion, not the limit."""
 
 
 class _Resident:
-    """A running vLLM for one architecture, with dummy weights at first."""
+    """A running vLLM for one architecture. Its weights are dummies until the first `hold`."""
 
     def __init__(self, vllm: ModuleType, model: PreTrainedModel, key: str, memory_frac: float) -> None:
         self._vllm, self.key = vllm, key
@@ -138,7 +140,7 @@ class _Resident:
         self._sleeps = sleeps_between_calls(model.device.type, sum(weight.nbytes for weight in model.parameters()))
         self._asleep = False
         with _process_state_restored(self._devices), tempfile.TemporaryDirectory(prefix="bench-vllm-") as folder:
-            # vLLM reads its model from a folder. A config suffices, since the weights are written in later.
+            # vLLM loads its model from a folder. A config is enough, because the weights are written later.
             config = copy.deepcopy(model.config)
             config.architectures = [type(model).__name__]
             if isinstance(model.get_output_embeddings(), Float32Head):
@@ -155,27 +157,27 @@ class _Resident:
                 kv_cache_memory_bytes=CPU_CACHE_BYTES if self._on_cpu else None,
                 enable_sleep_mode=self._sleeps,
                 enforce_eager=self._on_cpu,
-                # With a prompt in parts, vLLM takes back noise that was used too early. A generator on a CPU cannot do
-                # that.
+                # With chunked prefill, vLLM rewinds the generator if noise was used too early. CPU generators cannot be
+                # rewound.
                 enable_chunked_prefill=False if self._on_cpu else None,
             ).llm_engine
 
     def try_out(self) -> None:
-        """Run one sequence, since operations without a kernel in vLLM fail only here."""
+        """Run one sequence, because operations that vLLM has no kernel for fail only when they run."""
         self._score([[0, 0]])
 
     def hold(self, model: PreTrainedModel) -> None:
-        """Sync unless vLLM holds this model's current weights; raise EngineMismatchError if the probe fails."""
+        """Sync the weights unless vLLM has this model's. Raises EngineMismatchError if the parity probe fails."""
         version = weight_version(model)
         if self._synced is not None and self._synced[0]() is model and self._synced[1] == version:
             return
         self._synced = None
         if self._asleep:
-            # vLLM takes its memory from the driver, so torch must return what it has freed but kept.
+            # vLLM allocates from the driver, so torch must first return the memory in its own cache.
             torch.cuda.empty_cache()
             self._engine.wake_up(["weights"])
             self._write(model)
-            # The cache wakes last: while the weights are written, its memory is still free.
+            # The cache wakes last, so that its memory is still free while the weights are written.
             self._engine.wake_up(["kv_cache"])
             self._asleep = False
         else:
@@ -185,7 +187,7 @@ class _Resident:
         self._synced = (weakref.ref(model), version)
 
     def rest(self) -> None:
-        """Give back the memory until the next call, if vLLM sleeps between calls: its weights are lost."""
+        """Put vLLM to sleep if it sleeps between calls. This frees its memory and loses its weights."""
         if self._sleeps:
             self._engine.sleep(level=2)
             self._asleep, self._synced = True, None
@@ -205,11 +207,11 @@ class _Resident:
                 temperature=params.temperature,
                 top_p=params.top_p,
                 top_k=params.top_k,
-                # 63 bits: vLLM takes -1 for no seed at all.
+                # Only 63 bits, because vLLM takes -1 for no seed.
                 seed=sample.key & (2**63 - 1),
                 logprobs=0,
                 stop_token_ids=eos,
-                # Token by token only if each token must be checked for stop strings.
+                # Tokens are delivered one by one only if each must be checked for stop strings.
                 output_kind="DELTA" if params.stop else "FINAL_ONLY",
             )
             for sample in samples
@@ -218,7 +220,7 @@ class _Resident:
         def take(answer: RequestOutput) -> None:
             row, drawn = int(answer.request_id), answer.outputs[0]
             sample = samples[row]
-            # Tokens that were under way when the request was aborted.
+            # These tokens were already under way when the request was aborted.
             if sample.stopped:
                 return
             for token, logp in zip(drawn.token_ids, drawn.logprobs.logprobs, strict=True):
@@ -231,8 +233,8 @@ class _Resident:
             if on_finished is not None and (sample.stopped or answer.finished):
                 on_finished(row, sample.tokens, not sample.stopped)
 
-        # The cache may hold keys and values of old weights. Those of earlier calls must go too, or rounding would
-        # depend on history.
+        # The cache may contain keys and values of old weights. Entries of earlier calls with the same weights must be
+        # dropped too, or rounding would depend on history.
         if not self._engine.reset_prefix_cache():
             raise EngineMismatchError("engines.prefix_cache_not_emptied")
         self._run([sample.prompt for sample in samples], asked, take)
@@ -240,12 +242,12 @@ class _Resident:
     def shut_down(self) -> None:
         with _process_state_restored(self._devices):
             self._engine.engine_core.shutdown()
-            # Its memory is free once nothing refers to it. Others may still refer to this object, so the attribute is
-            # deleted.
+            # The engine's memory is freed only when nothing refers to it. Other objects may still refer to `self`, so
+            # the attribute is deleted.
             del self._engine
 
     def _score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-prob of each token but the first, at temperature 1."""
+        """Return, for each sequence, the log-prob at temperature 1 of each token but the first."""
         asked = self._sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0, output_kind="FINAL_ONLY")
         scored: dict[int, list[float]] = {}
 
@@ -258,7 +260,7 @@ class _Resident:
     def _sampling(self, output_kind: str, **params: float | list[int]) -> VllmParams:
         return self._vllm.SamplingParams(
             **params,
-            # The tokens that end a completion are passed as stop_token_ids; vLLM would look into the config too.
+            # The tokens that end a completion are passed as stop_token_ids. Otherwise vLLM would also use the config's.
             ignore_eos=True,
             detokenize=False,
             flat_logprobs=True,
@@ -268,9 +270,9 @@ class _Resident:
     def _run(
         self, prompts: Sequence[Sequence[int]], asked: Sequence[VllmParams], take: Callable[[RequestOutput], None]
     ) -> None:
-        """Send the prompts to vLLM and take its answers until it has finished; `request_id` is the prompt's index.
+        """Send the prompts to vLLM and pass its answers to `take`. An answer's `request_id` is the prompt's index.
 
-        A vLLM that was interrupted on the way is given up: it is of no more use.
+        If this is interrupted, vLLM is left in an unusable state, so it is dropped.
         """
         finished = False
         try:
@@ -286,10 +288,10 @@ class _Resident:
                 _drop(self)
 
     def _write(self, model: PreTrainedModel) -> None:
-        # On a CPU, a tied output head is packed again only if it comes under its own name.
+        # On a CPU, a tied output head is repacked only if it is passed under its own name.
         weights = [(name, weight.detach()) for name, weight in model.named_parameters(remove_duplicate=False)]
         if self._on_cpu or _is_packed(model):
-            # Weights are packed for the kernels, and load_weights would not pack them again.
+            # These weights are packed for the kernels, and load_weights would not repack them.
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             # `and None` drops the names that load_weights returns.
@@ -297,7 +299,7 @@ class _Resident:
 
 
 def _is_packed(model: PreTrainedModel) -> bool:
-    """Return whether vLLM packs the model's weights for its kernels on a GPU: those of experts, and quantised ones."""
+    """Return whether vLLM packs the model's weights for its GPU kernels, as it does experts and quantised weights."""
     config = model.config.get_text_config()
     experts = ("num_experts", "num_local_experts", "n_routed_experts")
     return any(getattr(config, name, None) for name in (*experts, "quantization_config"))
@@ -307,9 +309,9 @@ _resident: _Resident | None = None
 
 
 def resident_engine(model: PreTrainedModel, memory_frac: float) -> _Resident:
-    """Return this process's vLLM for models of this architecture, dtype and device.
+    """Return this process's vLLM for models of this architecture, dtype and device, starting it if needed.
 
-    One for other models is shut down first.
+    If the running vLLM is for another kind of model, it is shut down first.
     """
     global _resident
     config = {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
@@ -327,7 +329,7 @@ def _start(model: PreTrainedModel, key: str, memory_frac: float) -> _Resident:
     try:
         resident = _Resident(vllm, model, key, memory_frac)
         resident.try_out()
-        # The trainer's gradients and optimiser need the memory next.
+        # Sleep, because the trainer's gradients and optimiser need the memory next.
         resident.rest()
     except (ValueError, RuntimeError) as error:
         raise RefusedError(
@@ -344,7 +346,7 @@ def _drop(resident: _Resident) -> None:
     global _resident
     if _resident is resident:
         _resident = None
-    # With several processes it would end the process group of the cell, which ends with the cell.
+    # If a cell has several processes, shutting vLLM down would destroy their process group.
     if Processes.here().size == 1:
         resident.shut_down()
 
@@ -357,7 +359,7 @@ def _import_vllm(on_cpu: bool) -> ModuleType:
             else "Run: pip install -e '.[vllm]'. Or use"
         )
         raise RefusedError("engines.vllm_not_installed", remedy=remedy)
-    # Set before the import, which reads them; the user's own values win.
+    # Set these before the import, which reads them. Values that the user has set take precedence.
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -369,7 +371,7 @@ def _import_vllm(on_cpu: bool) -> ModuleType:
 
 @contextmanager
 def _process_state_restored(devices: list[torch.device]) -> Iterator[None]:
-    """Restore the process's random generators and its number of threads at the end of the context.
+    """Restore the process's random generators, thread count and torch.set_num_threads on leaving the context.
 
     vLLM seeds the global generators when it starts and uses them later. On a CPU it replaces torch.set_num_threads by a
     function that does nothing.

@@ -1,19 +1,20 @@
-"""Limits of vLLM: what it can do and how much memory it takes; without vLLM, since plans ask."""
+"""Limits of vLLM's abilities and memory. This module does not import vllm, because plans use it."""
 
 from __future__ import annotations
 
 CPU_CACHE_BYTES = 2 * 2**30
-"""vLLM's cache of keys and values on a CPU, which it takes at once. On CUDA it takes `rollout.vllm_memory_frac`."""
+"""Size of vLLM's key-value cache on a CPU, allocated at its start. On CUDA, `rollout.vllm_memory_frac` sets it."""
 SLEEPS_ABOVE_BYTES = 3 * 10**9
-"""vLLM sleeps between calls on CUDA for a model with larger weights than this: 1.5 billion in bfloat16. For a smaller
-model the memory is not worth the time.
+"""On CUDA, vLLM sleeps between calls if the weights are larger than this, 1.5 billion weights in bfloat16.
+
+For a smaller model, the memory is not worth the time.
 """
 COLDEST, HOTTEST = 0.01, 2.0
-"""vLLM silently raises a temperature below the first, unless it is 0, and refuses one above the second."""
+"""vLLM silently raises temperatures below COLDEST, except 0, and refuses temperatures above HOTTEST."""
 
 
 def temperature_refusal(temperature: float) -> str | None:
-    """Return why vLLM does not sample at this temperature, or None if it does."""
+    """Return the reason why vLLM cannot sample at this temperature, or None if it can."""
     if temperature == 0 or COLDEST <= temperature <= HOTTEST:
         return None
     return (
@@ -23,5 +24,5 @@ def temperature_refusal(temperature: float) -> str | None:
 
 
 def sleeps_between_calls(device: str, weights_bytes: int) -> bool:
-    """Return whether vLLM gives its memory back between calls; device: its type."""
+    """Return whether vLLM frees its memory between calls. device: the device type, such as "cuda"."""
     return device == "cuda" and weights_bytes > SLEEPS_ABOVE_BYTES

@@ -1,1 +1,1 @@
-"""The shipped parts of the reward: every subclass of `RewardPart` with a name, in any module of this folder."""
+"""The shipped reward parts: all named subclasses of `RewardPart` in the modules of this folder."""

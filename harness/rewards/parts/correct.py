@@ -1,4 +1,4 @@
-"""Reward for a right answer, as the grader sees it and as an imperfect verifier would."""
+"""Rewards for a correct answer: by the grader, by a judge's score, and by a simulated imperfect verifier."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from harness.rewards import Attempt, RewardContext, RewardPart
 class Correct(RewardPart):
     """1 for a correct answer, else 0; no reward if grading timed out or crashed, or if a judge gave no verdict.
 
-    Its options are those of an imperfect verifier, whose verdict takes its place in training (`ProxyCorrect`); the true
-    one is recorded beside it.
+    Its options simulate an imperfect verifier. If they are set, training uses that verifier's verdict (`ProxyCorrect`),
+    and the true verdict is only recorded.
     """
 
     name = "correct"
     section = "noise"
 
     false_positive_rate: float = Field(
-        0.0, ge=0, le=1, description="share of wrong answers that training takes as right"
+        0.0, ge=0, le=1, description="fraction of wrong answers that training counts as right"
     )
     false_negative_rate: float = Field(
-        0.0, ge=0, le=1, description="share of right answers that training takes as wrong"
+        0.0, ge=0, le=1, description="fraction of right answers that training counts as wrong"
     )
 
     @property
@@ -38,14 +38,14 @@ class Correct(RewardPart):
         return [true_verdict(attempt) for attempt in group]
 
     def weight(self, given: float | None, context: RewardContext) -> float | None:
-        # Recorded only; `ProxyCorrect` takes its place in the sum.
+        # With noise, this part is only recorded, and `ProxyCorrect` is in the sum.
         return 0.0 if self.is_noisy else given
 
 
 class JudgeScore(RewardPart):
-    """The score of the judge in `reward.grader`, scaled to 0 to 1; no reward if the reply has no score.
+    """The score of the judge in `reward.grader`, scaled to [0, 1]; no reward if the reply has no score.
 
-    Its file must say `right_from`, by which the same number is also a verdict.
+    The judge's file must set `right_from`, the score from which an answer counts as right.
     """
 
     name = "judge_score"
@@ -55,7 +55,7 @@ class JudgeScore(RewardPart):
 
 
 class ProxyCorrect(RewardPart):
-    """`correct` with label noise: what training sees in its place."""
+    """`correct` with label noise, which training uses instead of `correct`."""
 
     name = "proxy_correct"
     implied_by = "reward.noise"
@@ -68,7 +68,7 @@ class ProxyCorrect(RewardPart):
 
 
 def scores_given(group: Sequence[Attempt]) -> list[float]:
-    """Return what the grader gives besides its verdicts; NaN if it gives nothing."""
+    """Return the grader's score of each attempt, or NaN if it gave none."""
     scores = [attempt.verdict.score for attempt in group]
     return [math.nan if score is None else score for score in scores]
 
@@ -79,13 +79,13 @@ def true_verdict(attempt: Attempt) -> float:
 
 
 def seen_verdict(attempt: Attempt, context: RewardContext) -> float:
-    """Return the verdict that training sees.
+    """Return the verdict that training sees: 1, 0, or NaN if there is none.
 
-    A wrong answer passes with `noise.false_positive_rate`, a right one fails with `noise.false_negative_rate`. The draw
-    is keyed by seed, step, problem and sample, so arms share it.
+    A wrong answer passes with probability `noise.false_positive_rate`, and a right one fails with probability
+    `noise.false_negative_rate`. The random number is keyed by seed, step, problem and sample, so all arms share it.
     """
     verdict, noise = true_verdict(attempt), context.options.of(Correct)
     rate = noise.false_negative_rate if verdict else noise.false_positive_rate
     key = random_key(context.seed, "select", context.step, f"verdict/{attempt.problem.id}", attempt.sample)
-    # 1 - NaN is NaN: an attempt without a verdict stays one.
+    # 1 - NaN is NaN, so an attempt without a verdict stays without one.
     return 1.0 - verdict if uniform(key) < rate else verdict

@@ -1,4 +1,4 @@
-"""Rewards for the form of a completion, whatever it says."""
+"""Rewards for the form of a completion, whatever its content."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ _CONTENT = rf"(?!\s*{_TAG})(?:(?!{_TAG}).)+"
 
 PATTERNS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
-        # A thought, then an answer, each once and not empty, and nothing around them (DeepSeek-R1, 2501.12948).
+        # One non-empty thought, then one non-empty answer, and nothing around them (DeepSeek-R1, 2501.12948).
         "think_answer": re.compile(rf"\s*<think>{_CONTENT}</think>\s*<answer>{_CONTENT}</answer>\s*", re.DOTALL),
         # Work, then one `#` followed by an integer: the form of the arithmetic task's solutions.
         "work_hash": re.compile(r"\s*[^#\s][^#]*#\s*-?[0-9]+\s*"),
     }
 )
-"""Name -> the pattern that a whole completion must match."""
+"""Name -> the pattern that the complete text must match."""
 
 
 class Format(RewardPart):
-    """1 for a completion of the form that `reward.format.pattern` names, else 0."""
+    """1 if the completion has the form `reward.format.pattern`, else 0."""
 
     name = "format"
 
     pattern: Literal["think_answer", "work_hash"] = Field(
         "think_answer",
-        description="<think>..</think><answer>..</answer>; or work, then # and a number (arithmetic)",
+        description="think_answer: <think>..</think><answer>..</answer>; work_hash: work, then # and a number "
+        "(arithmetic)",
     )
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
@@ -42,9 +43,9 @@ class Format(RewardPart):
 
 
 class ReachesAnswer(RewardPart):
-    """How far a completion gets towards an answer that can be graded: half for a box, half for a number as the answer.
+    """0.5 if the text contains a LaTeX box, plus 0.5 if the extracted answer is a number.
 
-    For models too weak to be right often enough to learn from correctness alone.
+    For models that are right too rarely to learn from correctness alone.
     """
 
     name = "reaches_answer"

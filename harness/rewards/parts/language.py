@@ -1,4 +1,4 @@
-"""Reward for keeping to one language, recognised by its script."""
+"""Reward for writing in one language, recognised by its script."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRIPTS: Mapping[str, str] = MappingProxyType(
         "han": "CJK",
     }
 )
-"""Target -> the first word of its letters' names in Unicode."""
+"""Script -> the first word of its letters' Unicode names."""
 
 _SYMBOLS_COME_FROM = ("LATIN", "GREEK")
 """Scripts whose single letters are mathematical symbols."""
@@ -33,17 +33,18 @@ _LATEX_COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
 class Language(RewardPart):
-    """Share of a completion's words that are in the script `reward.language.target`.
+    """Fraction of a completion's words that are in the script `reward.language.target`.
 
     After the language consistency reward of DeepSeek-R1 (2501.12948, section 2.3.2), which defines neither word nor
-    language. A word is a run of letters of one script; a Chinese character is a word, as no spaces part them. LaTeX
-    commands and single Latin or Greek letters are mathematics, not words. A completion without words earns 0.
+    language. Here a word is a run of letters of one script. Each Chinese character is a word, because no spaces
+    separate them. LaTeX commands and single Latin or Greek letters are mathematics, not words. A completion without
+    words earns 0.
     """
 
     name = "language"
 
     target: Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "hangul", "han"] = Field(
-        "latin", description="script whose share of the words is rewarded"
+        "latin", description="script that is rewarded"
     )
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
@@ -52,13 +53,13 @@ class Language(RewardPart):
 
 
 def _word_frac(target: str, scripts: Sequence[str]) -> float:
-    """Return the target's share of the words; 0 without words."""
+    """Return the fraction of words in the target script, or 0 if there are no words."""
     return scripts.count(target) / len(scripts) if scripts else 0.0
 
 
 def script_words(text: str) -> Iterator[str]:
     """Yield the script of each word of a text, in order."""
-    # Compatibility forms become plain letters: full-width ones, and those of mathematical alphabets.
+    # NFKC turns full-width letters and mathematical alphabets into plain letters.
     text = _LATEX_COMMAND.sub(" ", unicodedata.normalize("NFKC", text))
     script, letters = "", 0
     # The space at the end closes the last word.
@@ -77,10 +78,7 @@ def script_words(text: str) -> Iterator[str]:
 
 @lru_cache(maxsize=65536)
 def _script(character: str) -> str:
-    """Return the first word of a letter's name.
-
-    MARK for a sign that belongs to the letter before it; empty for anything else.
-    """
+    """Return the first word of a letter's Unicode name, "MARK" for a combining mark, and "" for anything else."""
     category = unicodedata.category(character)
     if category.startswith("M"):
         return "MARK"

@@ -15,13 +15,14 @@ from harness.rewards.parts.correct import seen_verdict
 class KimiLength(RewardPart):
     """Kimi k1.5's length reward (2501.12599, section 2.3.3), in [-0.5, 0.5].
 
-    lambda = 0.5 - (n - shortest) / (longest - shortest) over the group, 0 where all are equally long; a wrong answer
-    gets min(0, lambda). What is right is the verdict that training sees; NaN where there is none.
+    lambda = 0.5 - (n - shortest) / (longest - shortest), where n is the completion's length and the other two are over
+    its group. A right answer gets lambda, a wrong one min(0, lambda). If all completions are equally long, each gets 0.
+    Whether an answer is right is the verdict that training sees. If there is no verdict, there is no reward.
     """
 
     name = "kimi_length"
 
-    from_step: int = Field(1, ge=1, description="the part is 0 before this step (Kimi k1.5 starts without it)")
+    from_step: int = Field(1, ge=1, description="the part is 0 before this step (Kimi k1.5 starts without the part)")
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         shortest = min(attempt.n_tokens for attempt in group)
@@ -40,7 +41,7 @@ class KimiLength(RewardPart):
 
 
 class MagistralLength(RewardPart):
-    """Magistral's length penalty (2506.10910, section 2.2.2): `soft_punishment` times the size of the penalty."""
+    """Magistral's length penalty (2506.10910, section 2.2.2): `soft_punishment` times -`penalty`."""
 
     name = "magistral_length"
 
@@ -48,9 +49,9 @@ class MagistralLength(RewardPart):
         0.2,
         gt=0,
         le=1,
-        description="share of rollout.max_completion_tokens over which the penalty grows to its full size",
+        description="fraction of rollout.max_completion_tokens over which the penalty grows to its full size",
     )
-    penalty: float = Field(-0.1, le=0, description="at the limit; default: Magistral (2506.10910)")
+    penalty: float = Field(-0.1, le=0, description="the penalty at the limit; default: Magistral (2506.10910)")
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         limit = context.max_completion_tokens
@@ -58,8 +59,8 @@ class MagistralLength(RewardPart):
 
 
 class Overlong(RewardPart):
-    """What `objective.overlong` adds to the reward: of type `penalise`, its penalty where the limit cut a completion;
-    of type `soft`, DAPO's `soft_punishment` times its factor."""
+    """The term that `objective.overlong` adds to the reward. Type `penalise`: its penalty, for truncated completions.
+    Type `soft`: DAPO's `soft_punishment` times its factor."""
 
     name = "overlong"
     implied_by = "objective.overlong"
@@ -87,8 +88,8 @@ class Overlong(RewardPart):
 def soft_punishment(n_tokens: int, max_tokens: int, cache_frac: float) -> float:
     """Return DAPO's soft punishment in [-1, 0] (2503.14476, eq. 13).
 
-    It is 0 up to L - C tokens, then falls linearly to -1 at L, and is -1 beyond. L is max_tokens and C = cache_frac x
-    L, which need not be whole. A completion truncated at the limit has L tokens.
+    It is 0 up to L - C tokens, falls linearly to -1 at L, and is -1 beyond. L is max_tokens and C = cache_frac x L,
+    which need not be an integer. A truncated completion has L tokens.
     """
     cache_tokens = cache_frac * max_tokens
     return max(-1.0, min(0.0, (max_tokens - cache_tokens - n_tokens) / cache_tokens))

@@ -1,4 +1,4 @@
-"""Reward for the steps of the work."""
+"""Reward for the intermediate steps of a solution."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.rewards import Attempt, RewardContext, RewardPart
 
 
 class Process(RewardPart):
-    """Share of the written steps that are right; 0 where none is written.
+    """Fraction of the written steps that are right; 0 if no step is written.
 
-    With `objective.credit=steps` each right step earns the part's weight at the token where it ends, and the part is
+    With `objective.credit=steps`, each right step earns the part's weight at the token where it ends, and the part is
     not in the sum.
     """
 
@@ -24,7 +24,7 @@ class Process(RewardPart):
         return [sum(step.right for step in steps) / len(steps) if steps else 0.0 for steps in written]
 
     def weight(self, given: float | None, context: RewardContext) -> float | None:
-        # With step credit the part acts through `step_rewards`, so in the sum it would count twice.
+        # With step credit, the part rewards through `step_rewards`, so in the sum it would count twice.
         return 0.0 if context.credit == "steps" and given is not None else given
 
     def step_rewards(self, attempt: Attempt, context: RewardContext) -> list[tuple[int, float]]:
@@ -34,7 +34,7 @@ class Process(RewardPart):
 def _steps(attempt: Attempt, context: RewardContext) -> Sequence[Step]:
     """Return the steps written in a completion.
 
-    Raises ValueError for a task without steps, which the spec refuses.
+    Raises ValueError if the task has no steps. (The spec's validation already refuses such a task.)
     """
     if context.task.written_steps is None:
         raise InvalidError("rewards.task_without_steps", task=context.task.name)

@@ -1,4 +1,4 @@
-"""Rewards without a verifier: from the policy itself, from the likelihood of a gold text, or at random."""
+"""Rewards without a verifier: from the policy itself, from the likelihood of a gold text, or random."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from harness.rewards import Attempt, RewardContext, RewardPart
 from harness.settings.marks import REFERS
 
 LOG_GROWTH_LIMIT = 20.0
-"""Nats per token. A reward far beyond -e^20 would swamp all others in 32 bits."""
+"""Limit on growth of the log perplexity, in nats per token. A reward far below -e^20 would swamp others in float32."""
 
-# YAML has no tuples, and strict mode would refuse its lists for them.
+# YAML has no tuples, and strict mode would refuse its lists in their place.
 _Level = Annotated[tuple[float, float], Field(strict=False)]
 
 
@@ -36,8 +36,9 @@ class OwnLogp(RewardPart):
 class Majority(RewardPart):
     """1 for the group's most common answer, else 0 (majority voting as the label: TTRL, 2504.16084).
 
-    Two answers are the same if they are equal as numbers or, failing that, as text. If k answers tie, each gets 1 / k,
-    the expectation of drawing the label among them. Completions without an answer have no vote and get 0.
+    Two answers are the same if they are equal as numbers or, if they are not numbers, as text. If k answers tie, each
+    gets 1 / k, the expected reward if one of them were picked at random. A completion without an answer has no vote and
+    gets 0.
     """
 
     name = "majority"
@@ -51,7 +52,7 @@ class Majority(RewardPart):
 
 
 def _answer(attempt: Attempt) -> Fraction | str | None:
-    """Return the answer as a number if it is one, else its text; None without an answer."""
+    """Return the extracted answer as a number if it is one, else as text, or None if there is no answer."""
     extracted = attempt.verdict.extracted
     if extracted is None:
         return None
@@ -62,11 +63,12 @@ def _answer(attempt: Attempt) -> Fraction | str | None:
 class RandomReward(RewardPart):
     """1 with a fixed probability, else 0, whatever the completion says (2506.10947, section 2).
 
-    The draw is keyed by seed, step, problem and sample, so arms with one seed share it and a resumed cell repeats it.
+    The random number is keyed by seed, step, problem and sample. So arms with the same seed share it, and a resumed
+    cell repeats it.
 
-    Traps: where every ratio is 1, as in the first optimiser step on a rollout, the expected gradient is exactly 0.
-    The paper's gains come from the clip, which favours tokens that are already likely: take several optimiser steps per
-    rollout. They appear in Qwen2.5-Math and hardly in other model families.
+    Traps: if every ratio is 1, as in the first optimiser step on a rollout, the expected gradient is exactly 0. The
+    paper's gains come from the clip, which favours tokens that are already likely, so take several optimiser steps per
+    rollout. The gains appear in Qwen2.5-Math and hardly in other model families.
     """
 
     name = "random"
@@ -84,19 +86,19 @@ class RandomReward(RewardPart):
 class VrCli(RewardPart):
     """How much the reasoning improves a frozen model's perplexity of the gold text (VR-CLI, 2503.22828).
 
-    (PPL(y|x) - PPL(y|x, a)) / PPL(y|x) with x the prompt, a the completion up to its answer, y the gold text, and PPL
-    the perplexity per token at temperature 1. x and a end with the mark that opens an answer, which is appended if a
-    completion has none. The tokens after that mark do not affect the reward and stay out of the loss, unless another
-    part of the reward judges them.
+    (PPL(y|x) - PPL(y|x, a)) / PPL(y|x), with x the prompt, a the completion up to its answer, y the gold text, and PPL
+    the perplexity per token at temperature 1. x and a end with the marker that opens an answer. If a completion has no
+    such marker, it is appended. Tokens after the marker do not affect the reward. They stay out of the loss, unless
+    another part of the reward depends on them.
 
-    Traps: the improvement is at most 1 but can fall to -5e8, so a few misleading completions can outweigh all others;
-    levels bound it. A short gold answer is either almost certain or almost impossible, while the paper's levels are for
+    Traps: the improvement is at most 1 but can fall to -5e8, so a few misleading completions can outweigh all others.
+    Levels bound it. A short gold answer is either almost certain or almost impossible, while the paper's levels are for
     chapters of thousands of tokens. Reasoning that states the answer, or leads the frozen model towards the style of
     the gold text, is rewarded whether it is sound or not.
 
-    Elsewhere: in the paper the policy writes a plan for a frozen generator, and the reward is 0.5, 0.9 and 1 from
-    improvements of 0.05 %, 1 % and 2 % on, else 0 (levels [[0.0005, 0.5], [0.01, 0.9], [0.02, 1]]). NOVER (2505.16022)
-    updates the predicting model; JEPO uses the policy itself, and the log-likelihood.
+    Elsewhere: in the paper, the policy writes a plan for a frozen generator. The reward is 0.5 from an improvement of
+    0.05 %, 0.9 from 1 %, 1 from 2 %, and else 0 (levels [[0.0005, 0.5], [0.01, 0.9], [0.02, 1]]). NOVER (2505.16022)
+    updates the predicting model. JEPO uses the policy itself, and the log-likelihood.
     """
 
     name = "vr_cli"
@@ -104,16 +106,16 @@ class VrCli(RewardPart):
 
     generator: Annotated[str | None, REFERS] = Field(
         None,
-        description="model.source of the frozen model that predicts the gold text, with any tokenizer that can write "
-        "it; none = the weights that training starts from",
+        description="model.source of the frozen model that predicts the gold text. Its tokenizer may differ from the "
+        "policy's, if it can encode that text; none = the weights that training starts from",
     )
     gold: Literal["answer", "solution"] = Field(
         "answer", description="the gold text: the task's answers, or its worked solutions"
     )
     levels: Annotated[tuple[_Level, ...], Field(strict=False)] = Field(
         (),
-        description="pairs [improvement, reward] in rising order: the reward of the last pair whose improvement is "
-        "reached, 0 below the first; [] = the improvement itself",
+        description="pairs [improvement, reward] in rising order: the reward is that of the last pair whose "
+        "improvement is reached, and 0 below the first pair; [] = the improvement itself is the reward",
     )
 
     @field_validator("levels")
@@ -129,7 +131,7 @@ class VrCli(RewardPart):
     def _level(self, improvement: float) -> float:
         if not self.levels or math.isnan(improvement):
             return improvement
-        # The number of levels whose improvement is reached.
+        # The number of levels that the improvement reaches.
         reached = bisect.bisect_right(self.levels, improvement, key=lambda level: level[0])
         return self.levels[reached - 1][1] if reached else 0.0
 
@@ -137,10 +139,10 @@ class VrCli(RewardPart):
 def perplexity_improvement(logp_before: float, logp_after: float, n_tokens: int) -> float:
     """Return (PPL_before - PPL_after) / PPL_before of a text of n_tokens, from its log-probs in nats.
 
-    Growth of the log perplexity is capped at `LOG_GROWTH_LIMIT`.
+    The growth of the log perplexity is capped at `LOG_GROWTH_LIMIT`.
     """
-    # With PPL = exp(-logp / n) the improvement is 1 - exp((logp_before - logp_after) / n); expm1 keeps small ones
-    # exact.
+    # PPL = exp(-logp / n), so the improvement is 1 - exp((logp_before - logp_after) / n). expm1 is accurate for small
+    # improvements.
     return 0.0 - math.expm1(min(LOG_GROWTH_LIMIT, (logp_before - logp_after) / n_tokens))
 
 
@@ -148,8 +150,8 @@ class Jepo(RewardPart):
     """Log-likelihood of the gold answer after the completion's own reasoning, under the policy, in nats (JEPO,
     2503.19618).
 
-    The reasoning c is latent. The reward maximises a lower bound on log p(y|x), with n the size of the group and
-    p_i = pi(y | x, c_i):
+    The reasoning c is a latent variable. The reward maximises a lower bound on log p(y|x), with n the size of the group
+    and p_i = pi(y | x, c_i):
 
     one_sample: mean of log p_i. The reward is log p_i; its leave-one-out baseline is objective.baseline=leave_one_out.
 
@@ -157,44 +159,47 @@ class Jepo(RewardPart):
     bound: n (log mean_j p_j - log mean_{j != i} p_j). This includes a baseline, so objective.baseline must be none.
 
     The gradient of either bound has a second, supervised term: the gradient of log p_i itself, weighted by 1 under
-    one_sample and by n p_i / sum_j p_j under multi_sample, times reward.jepo.supervised. Tokens after the mark that
-    opens the answer do not affect the bound and stay out of the loss, unless another part of the reward judges them.
-    The gradient is exactly the bound's with one optimiser step per rollout, objective.scale=none and
+    one_sample and by n p_i / sum_j p_j under multi_sample, times reward.jepo.supervised. Tokens after the marker that
+    opens the answer do not affect the bound. They stay out of the loss, unless another part of the reward depends on
+    them. The gradient is exactly the bound's with one optimiser step per rollout, objective.scale=none and
     objective.aggregation=seq_mean_token_sum.
 
     Traps: a log-likelihood has no lower bound, so a completion that makes the answer impossible dominates its group.
-    Under one_sample a policy whose chains often contain confident errors may learn not to reason at all; multi_sample
-    needs only one good chain in a group. A chain is rewarded for making the answer predictable, sound or not. Several
-    spellings of one answer share its probability, and only the gold spelling counts. Scaling the rewards (group_std)
-    changes the balance of the two terms.
+    Under one_sample, a policy whose reasoning often contains confident errors may learn not to reason at all.
+    multi_sample needs only one good completion in a group. Reasoning is rewarded for making the answer predictable,
+    sound or not. Several spellings of one answer share its probability, and only the gold spelling counts. Scaling the
+    rewards (group_std) changes the balance of the two terms.
 
     Elsewhere: the multi-sample leave-one-out estimator is VIMCO's (1602.06725). VeriFree (2505.21493) uses p_i instead
-    of its logarithm, which vanishes for long answers; RLPR (2506.18254) uses the mean of token probabilities.
+    of its logarithm, so its reward vanishes for long answers. RLPR (2506.18254) uses the mean of token probabilities.
     """
 
     name = "jepo"
     gold_scored_by = "policy"
 
     bound: Literal["one_sample", "multi_sample"] = Field(
-        "one_sample", description="lower bound on the gold answer's log-likelihood that is maximised"
+        "one_sample", description="which lower bound on the gold answer's log-likelihood is maximised"
     )
     supervised: float = Field(
-        1.0, ge=0, description="factor of the supervised term on the gold answer; 1 = the bound's gradient; 0 = none"
+        1.0,
+        ge=0,
+        description="factor of the supervised term on the gold answer; 1 = the bound's gradient; 0 = no such term",
     )
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         logps = [attempt.answer_logp for attempt in group]
         if self.bound == "one_sample":
             return logps
-        # n x the attempt's contribution to the bound: the log mean over the group less that over the others.
+        # n times the attempt's contribution to the bound: the log mean with it minus the log mean without it.
         whole = log_mean_exp(logps)
         others = (log_mean_exp(logps[:place] + logps[place + 1 :]) for place in range(len(logps)))
         return [len(logps) * (whole - other) for other in others]
 
     def answer_weights(self, logps: Sequence[float]) -> list[float]:
-        """Return the weight of each gold answer of one group in the supervised term, from their log-likelihoods.
+        """Return the weight of each attempt's gold answer in the supervised term, for one group.
 
-        It is the group's size times the derivative of the bound, times `supervised`.
+        logps: log-likelihood of the gold answer after each attempt. The weight is the group's size times the derivative
+        of the bound, times `supervised`.
         """
         if self.bound == "one_sample":
             return [self.supervised] * len(logps)
@@ -204,11 +209,14 @@ class Jepo(RewardPart):
 
 
 def gold_columns(groups: Sequence[Sequence[Attempt]]) -> dict[str, list[float]]:
-    """Return the columns gold/* of rollouts, a value for each attempt, group after group.
+    """Return the rollout columns gold/*, with a value for each attempt, group after group.
 
-    Their means are in steps.jsonl. gold/answer_logp: the log-likelihood of `Jepo`, in nats; its mean is the one-sample
-    bound. gold/multi_sample_bound: the bound over the attempt's group, in nats, never below the group's mean
-    log-likelihood. gold/improvement: the improvement of `VrCli` before its levels.
+    steps.jsonl has the means of these columns. A column without any value is left out.
+
+    * gold/answer_logp: the log-likelihood of `Jepo`, in nats. Its mean is the one-sample bound.
+    * gold/multi_sample_bound: the bound over the attempt's group, in nats. It is never below the group's mean
+      log-likelihood.
+    * gold/improvement: the improvement of `VrCli`, before its levels are applied.
     """
     logps = [[attempt.answer_logp for attempt in group] for group in groups]
     found = {
@@ -220,7 +228,7 @@ def gold_columns(groups: Sequence[Sequence[Attempt]]) -> dict[str, list[float]]:
 
 
 def log_mean_exp(logps: Sequence[float]) -> float:
-    """Return the log of the mean of probabilities that are given as logarithms."""
+    """Return the log of the mean probability, from log-probabilities."""
     most = max(logps)
-    # The largest is factored out, so that exp cannot underflow for all of them.
+    # The largest probability is factored out, so that exp cannot underflow for all of them.
     return most + math.log(math.fsum(math.exp(logp - most) for logp in logps) / len(logps))
