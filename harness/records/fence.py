@@ -94,7 +94,7 @@ def is_owned(path: Path) -> bool:
 
 
 def require_owned(path: Path) -> None:
-    """Raise LeaseLostError if another process has taken over the folder, owned by this process, that contains `path`."""
+    """Raise LeaseLostError if another process has taken over the folder of this process that contains `path`."""
     found = _directory_over(path)
     if found is not None and not found[1].is_dir():
         raise LeaseLostError(

@@ -395,7 +395,7 @@ def read_problems(path: Path) -> list[ProblemRow]:
 
 
 class ProblemsFile:
-    """Writes problems.jsonl. A problem that the file already contains, e.g. from before a kill, is not written again."""
+    """Writes problems.jsonl. A problem that the file already contains, e.g. since before a kill, is not repeated."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
