@@ -97,11 +97,9 @@ class EncodedPairs:
         return len(self.groups)
 
     def of_step(self, step: int, pairs_per_step: int, seed: int) -> list[int]:
-        """Return the indices of the pairs of a step (from 1).
+        """Return the indices of the pairs of a step (from 1). Raises RefusedError as `require`.
 
         Each pair occurs once per epoch, in an order reshuffled each epoch. A step may continue into the next epoch.
-        Raises
-        RefusedError if a step needs more pairs than there are.
         """
         self.require(pairs_per_step)
         return places_of_step(len(self), seed, step, pairs_per_step)
