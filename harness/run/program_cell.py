@@ -3,9 +3,9 @@
 bench prepares the program's inputs and follows its output. The program's checkpoints are evaluated after it has ended,
 when it no longer needs the machine's memory.
 
-<cell>/program/prompts.jsonl   the training prompts; for an algorithm on pairs, pairs.jsonl too
-<cell>/program/e<epoch>/       what one start of the program received (config.json) and wrote
-<cell>/checkpoints/            the final weights, as in any cell
+    <cell>/program/prompts.jsonl   the training prompts; for an algorithm on pairs, pairs.jsonl too
+    <cell>/program/e<epoch>/       what one start of the program received (config.json) and wrote
+    <cell>/checkpoints/            the final weights, as in any cell
 
 After a kill, the program is started again with its last complete checkpoint. How exactly it resumes is up to the
 program.

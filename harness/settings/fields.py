@@ -27,7 +27,7 @@ class Settings(BaseModel):
         return ()
 
     def absent_fields(self) -> list[str]:
-        """Return further fields that nothing reads at this point, beyond those that markers exclude. They are no knobs."""
+        """Return further fields that nothing reads at this point, beyond those that markers exclude: not knobs."""
         return []
 
     def contradictions(self) -> Iterator[str | InvalidError]:
