@@ -1,9 +1,9 @@
 """The question of a run, written next to its records: sweep.json, and all files that are needed to ask it again.
 
-    <sweep>/sweep.json           the question (`harness.records.SweepRecord`)
-    <sweep>/question/            the sweep file, the profile, and the user's files that they name
-    <sweep>/question/code/       the plug-ins and reward functions with everything that they import
-    <sweep>/cells/<cell>/code/   the user's code that the cell's results depend on, as it was when the cell was planned
+<sweep>/sweep.json           the question (`harness.records.SweepRecord`)
+<sweep>/question/            the sweep file, the profile, and the user's files that they name
+<sweep>/question/code/       the plug-ins and reward functions with everything that they import
+<sweep>/cells/<cell>/code/   the user's code that the cell's results depend on, as it was when the cell was planned
 """
 
 from __future__ import annotations
