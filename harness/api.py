@@ -75,8 +75,7 @@ class Results:
         """A table with one row for each value of each metric in each evaluation.
 
         Columns: arm, seed, task, metric, value, step, and whether the evaluation is `final`. Values are as recorded:
-        pass@k and
-        other accuracies are fractions. A metric that a cell could not compute has no row.
+        pass@k and other accuracies are fractions. A metric that a cell could not compute has no row.
         """
         import pyarrow
 
@@ -98,8 +97,7 @@ class Results:
         """A table with one row for each training step: arm, seed, and the fields of steps.jsonl.
 
         A field that a cell did not record is null. The table is empty if nothing was trained, or if imported runs have
-        no
-        curves.
+        no curves.
         """
         import pyarrow
 
@@ -112,8 +110,7 @@ class Results:
         """A table with one row for each graded sample, for the cells that recorded samples.
 
         Columns: arm, seed, task, problem, sample, correct, step, tokens, text and more. The table is empty if no cell
-        recorded
-        samples.
+        recorded samples.
         """
         import pyarrow
 
@@ -132,8 +129,7 @@ class Results:
         """A table with one row for each declared contrast: difference, interval, p value and verdict.
 
         For a factorial, the rows are its main effects and interactions. Differences and intervals (`_pp`) are in
-        percentage
-        points. Reading this table counts as a look.
+        percentage points. Reading this table counts as a look.
         """
         import pyarrow
 
@@ -152,10 +148,8 @@ class Results:
 
         metric: eval.final.[TASK.]NAME; by default the sweep's own metric.
         Returns a row like those of `contrasts` in report.json, with difference_pp, low_pp, high_pp, p, verdict and
-        n_pairs.
-        Raises UnknownNameError for an arm that the run does not have. Raises RefusedError for a metric that cannot
-        compare
-        arms, or for which an arm has no score.
+        n_pairs. Raises UnknownNameError for an arm that the run does not have. Raises RefusedError for a metric that
+        cannot compare arms, or for which an arm has no score.
         """
         from reports.measure.measurements import MetricError, TaskMetric
         from reports.page.comparison import Group, compare_groups
@@ -223,8 +217,7 @@ def load(run: str | Path, home: str | Path | None = None, trust_code: bool = Fal
     trust_code: whether to run code that comes with the records even if you have not run it before, like --trust-code.
 
     The run's plug-ins stay loaded afterwards. Plug-ins that may not run, and damaged cells, are left out with a warning
-    on
-    stderr. Raises RefusedError if there is no such run, if it is a search, or if no cell is done.
+    on stderr. Raises RefusedError if there is no such run, if it is a search, or if no cell is done.
     """
     user_code.trust_all(trust_code)
     return Results(finished_analysis(str(run), home_folder(None if home is None else Path(home))))

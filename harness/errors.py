@@ -18,8 +18,7 @@ class WordedError(Exception):
     """An error with a code and fields for programs, and a text for users.
 
     The text comes from the `words.toml` of the code's folder, see `harness.words`. A user's own file has no
-    `words.toml`,
-    so it passes a sentence instead of a code.
+    `words.toml`, so it passes a sentence instead of a code.
     """
 
     code: str

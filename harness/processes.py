@@ -380,8 +380,7 @@ class RowShare:
         """Return this process's rows in micro-batches, as divided by `split`.
 
         If weights are split, all processes need the same number of micro-batches. Micro-batches of another process are
-        then
-        added, and `counted` gives them no weight.
+        then added, and `counted` gives them no weight.
         """
         own = split(self.own)
         if not Processes.here().split:

@@ -76,10 +76,8 @@ def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> Non
     """Load the trusted plug-ins that these sweeps used, to read their records.
 
     Plug-ins that the user names with --plugin are loaded too. A recorded plug-in is left out if it is not trusted, or
-    not
-    available as recorded (see `harness.plugins.user_code`). A note and the verb's output say so, and everything that
-    does
-    not need it can still be read. Raises RefusedError for a faulty plug-in of --plugin.
+    not available as recorded (see `harness.plugins.user_code`). A note and the verb's output say so, and everything
+    that does not need it can still be read. Raises RefusedError for a faulty plug-in of --plugin.
     """
     from harness import plugins
     from harness.plan.sweep_file import KEPT, KEPT_CODE
@@ -127,8 +125,7 @@ def finished_analysis(given: str, home: Path) -> Analysis:
     """Return the analysis of the finished cells of a sweep with arms, using the sweep's plug-ins.
 
     given: a name, sweep file or path, as in `run_folder`. Raises RefusedError if it was never run, if it is a search,
-    if no
-    cell is done, or if no cell has the compared metric.
+    if no cell is done, or if no cell has the compared metric.
     """
     from harness.records.sweep import reading_around_damage
     from reports.measure import analyse

@@ -155,8 +155,7 @@ def _register_environment() -> None:
     for name, value in os.environ.items():
         register_address(name, value)
         # A value that is the path of a file with the secret is not itself secret. os.path.exists is used, because
-        # Path.exists()
-        # raises an error for a value that is longer than a file name may be.
+        # Path.exists() raises an error for a value that is longer than a file name may be.
         if _NAMES.search(name) and not os.path.exists(value):  # noqa: PTH110
             register(name, value)
     # MLflow sends these two values as basic authentication, so the encoded pair is a secret too.

@@ -1,8 +1,7 @@
 """Texts for users, kept apart from the code: each folder has a `words.toml`, with a template for each code.
 
 For example, the text for the code `plan.no_checkpoint_yet` is `no_checkpoint_yet` in `harness/plan/words.toml`.
-`bench.`
-stands for `harness` itself.
+`bench.` stands for `harness` itself.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ def main() -> None:
     The exit codes are listed in docs/reference/exit_codes.md.
     """
     # A stream is None if the shell closed it. /dev/null is opened in its place. Otherwise the next file that is opened
-    # would
-    # get its descriptor, and output of a library or subprocess would end up in a record.
+    # would get its descriptor, and output of a library or subprocess would end up in a record.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     redact_output()

@@ -57,8 +57,7 @@ def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
     """Yield the lines of a table in the first of these forms that fits the terminal.
 
     1. Headings and prose on several lines. 2. Each name on a line above its row. 3. One entry per line. In the last
-    two, a
-    repeated name is written only once.
+    two, a repeated name is written only once.
     """
     heading, *rows = zip(*table, strict=True)
     if (widths := _widths(table, available)) is not None:

@@ -158,8 +158,7 @@ def read_settings(path: Path) -> dict[str, object]:
     """Return the settings in a file by dotted names.
 
     The file may be YAML or JSON (including a list of Hydra's overrides), TOML, or a script with the trainer's command
-    line.
-    Raises RefusedError if the file contains no settings.
+    line. Raises RefusedError if the file contains no settings.
     """
     try:
         text = read_text(path)

@@ -330,8 +330,7 @@ def _detectable(planned: Plan, records: Sequence[CellRecord]) -> Detectable:
     """Return the smallest difference that the design can detect.
 
     In a screening, the seeds are those that confirm its best arms. The sd comes from finished pairs if there are at
-    least
-    two, otherwise from the profile, otherwise it is assumed.
+    least two, otherwise from the profile, otherwise it is assumed.
     """
     from reports.measure.interactions import declared_names
 
@@ -351,8 +350,7 @@ def _detectable_over_problems(planned: Plan, records: Sequence[CellRecord]) -> D
     """Return the smallest detectable difference if problems are the unit of replication.
 
     Before there are samples, their noise is assumed to be as large as possible, and the effect of an arm to be the same
-    on
-    every problem. A greedy arm has only one sample per problem, and thus the most noise, however many samples others
+    on every problem. A greedy arm has only one sample per problem, and thus the most noise, however many samples others
     have.
     """
     from reports.measure.contrasts import differences_by_problem, pair_by_seed

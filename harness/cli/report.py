@@ -154,8 +154,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report
         require_any_done(whole, "nothing to report")
         note("writing the report")
         # The stand is computed before anything is read. If records change while the page is written, the stand will no
-        # longer
-        # match, and the page counts as out of date.
+        # longer match, and the page counts as out of date.
         records = whole.stand()
         sweep, document = reading_around_damage(whole, written)
         warn_of_damage(sweep.cells)
@@ -201,8 +200,7 @@ def _alone_on_page(folder: Path) -> Iterator[None]:
 
     require_inside(folder, [folder / ".report.lock", folder / "report", *(folder / "report").rglob("*")])
     # `bench run` and `bench ui` may write the page at the same time. Without the lock, a page that was begun earlier,
-    # from
-    # fewer records, could replace a later page.
+    # from fewer records, could replace a later page.
     with (folder / ".report.lock").open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

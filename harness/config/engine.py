@@ -71,10 +71,8 @@ class EngineBackend:
     """The devices on which this engine is the default."""
     holds_copy: bool = False
     """Whether the engine computes with its own copy of the weights and its own code. If so, the copy must be synced
-    before
-    each sampling. After each sync, its log-probs must be compared with the model's (`harness.engines.parity`), because
-    it
-    rounds differently from the trainer.
+    before each sampling. After each sync, its log-probs must be compared with the model's
+    (`harness.engines.parity`), because it rounds differently from the trainer.
     """
     head_dtypes: tuple[str, ...] = ("model",)
     """The values of `model.head_dtype` that the engine can sample with."""

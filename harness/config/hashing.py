@@ -47,11 +47,9 @@ def training_hash(spec: RunSpec) -> str:
     """Return the hash that identifies the weights with which a cell ends.
 
     It is a blake2b digest of the active knobs that can change these weights, and of everything they refer to: the
-    model,
-    data, template and grader versions, and the source of reward functions and plug-ins. It covers nothing of `eval`.
-    Data
-    whose digest is pinned need not be present. If a checkpoint is only evaluated, the hash covers the checkpoint's
-    weights and everything else about the model that can change a sample.
+    model, data, template and grader versions, and the source of reward functions and plug-ins. It covers nothing of
+    `eval`. Data whose digest is pinned need not be present. If a checkpoint is only evaluated, the hash covers the
+    checkpoint's weights and everything else about the model that can change a sample.
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
@@ -196,8 +194,7 @@ def run_by(spec: RunSpec) -> dict[str, str]:
     """Return what else a cell runs or asks, other than `user_code`, with its names in messages.
 
     It may run an outside program, run a model's own code, and ask judges, to which it sends a key. The keys of the
-    mapping
-    identify each of them by content, for `harness.plugins.user_code`.
+    mapping identify each of them by content, for `harness.plugins.user_code`.
     """
     # A judge's version does not cover its address, to which a key is sent. The digest of the complete file does.
     files = [(judge.name, judge.file) for judge in spec.judges]

@@ -56,9 +56,8 @@ def active(spec: RunSpec) -> dict[str, object]:
     """Return every active knob with its value. Tuples become lists.
 
     A knob is absent if it does not exist at this point, or if it cannot have an effect: the knobs of sampling and
-    rewarding
-    completions if a set of pairs is used, all knobs of training if a checkpoint is evaluated, and the knobs that an
-    outside program does not read.
+    rewarding completions if a set of pairs is used, all knobs of training if a checkpoint is evaluated, and the knobs
+    that an outside program does not read.
     """
     existing = _existing(spec)
     if not isinstance(spec.trainer, OutsideTrainer):

@@ -54,19 +54,15 @@ class SupervisedColdStart(Settings):
         0.0,
         ge=0,
         le=1,
-        description=(
-            "share of demonstrations whose prompt asks for the answer at once and whose steps are left out; the other "
-            "prompts ask for steps (fusion of thinking modes, Qwen3, 2505.09388); `template` must have modes"
-        ),
+        description="share of demonstrations whose prompt asks for the answer at once and whose steps are left out; "
+        "the other prompts ask for steps (fusion of thinking modes, Qwen3, 2505.09388); `template` must have modes",
     )
     stop_frac: Annotated[float, YOUNGER] = Field(
         0.0,
         ge=0,
         le=1,
-        description=(
-            "share of demonstrations whose steps are truncated at a random token, followed by the template's "
-            "`thinking.stop` and the answer; only the answer is trained on"
-        ),
+        description="share of demonstrations whose steps are truncated at a random token, followed by the template's "
+        "`thinking.stop` and the answer; only the answer is trained on",
     )
     seed: int = Field(0, ge=0, description="seed of the order of demonstrations, the same for all cells")
 
@@ -133,23 +129,18 @@ class ModelSpec(Settings):
     source: Annotated[str, REFERS] = Field(description="builtin:tiny, hf:<id>[@revision], path:<dir>, gguf:<file>")
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], OF_ALL] = Field(
         "auto",
-        description=(
-            "dtype of computation; the optimiser always uses float32. auto = bfloat16 on CUDA, float32 on a CPU"
-        ),
+        description="dtype of computation; the optimiser always uses float32. auto = bfloat16 on CUDA, float32 on a "
+        "CPU",
     )
     head_dtype: Annotated[Literal["model", "float32"], OF_ALL, YOUNGER] = Field(
         "model",
-        description=(
-            "dtype of the matrix product in the output head of the policy, its copies and its teacher, in training and "
-            "sampling; model: as model.dtype; float32: float32, even if the other layers are bfloat16"
-        ),
+        description="dtype of the matrix product in the output head of the policy, its copies and its teacher, in "
+        "training and sampling; model: as model.dtype; float32: float32, even if the other layers are bfloat16",
     )
     chat_template: Annotated[Literal["auto", "tokenizer", "plain"], OF_ALL] = Field(
         "auto",
-        description=(
-            "what formats a chat prompt; tokenizer: the tokenizer's own template; plain: the messages, joined by blank "
-            "lines; auto = the tokenizer's template if it has one, else plain"
-        ),
+        description="what formats a chat prompt; tokenizer: the tokenizer's own template; plain: the messages, joined "
+        "by blank lines; auto = the tokenizer's template if it has one, else plain",
     )
     trust_remote_code: Annotated[bool, OF_ALL] = Field(
         False, description="run code that comes with the model; read it first"
@@ -181,16 +172,12 @@ class ModelTeacher(Settings):
     type: Literal["model"] = "model"
     source: Annotated[str | None, REFERS] = Field(
         None,
-        description=(
-            "the weights, given as in model.source; none = the student's starting weights (self-distillation)"
-        ),
+        description="the weights, given as in model.source; none = the student's starting weights (self-distillation)",
     )
     template: TemplateName | None = Field(
         None,
-        description=(
-            "prompt template of the teacher, which may contain {solution} in addition to {problem}; none = "
-            "task.template"
-        ),
+        description="prompt template of the teacher, which may contain {solution} in addition to {problem}; none = "
+        "task.template",
     )
     cold_start: ColdStart = NoColdStart()
 

@@ -39,8 +39,7 @@ class ModelSource:
         """Return a string that identifies the model's content.
 
         It is a digest of all local files that loading reads, but not of their path. For the hub, it is the id and
-        revision.
-        Raises RefusedError if local files are missing.
+        revision. Raises RefusedError if local files are missing.
         """
         if self.kind == "hf":
             return f"hf:{self.name}@{self.revision or 'main'}"

@@ -81,38 +81,30 @@ DECODES = Acts("draw", "start")
 class RolloutSpec(Settings):
     engine: Annotated[EngineName, OF_ENGINE] = Field(
         AUTO,
-        description=(
-            "torch: samples from the trainer's own modules; vllm: samples from a copy of the weights, synced and "
-            "checked after every update; `bench ls engines` lists all; auto = vllm on CUDA, torch on a CPU"
-        ),
+        description="torch: samples from the trainer's own modules; vllm: samples from a copy of the weights, synced "
+        "and checked after every update; `bench ls engines` lists all; auto = vllm on CUDA, torch on a CPU",
     )
     vllm_memory_frac: Annotated[float, Acts("draw", "evaluate", any_trainer=True), NOT_HASHED] = Field(
         0.3, gt=0, le=1, description="share of the GPU's memory for vLLM's weights and KV cache; used by vllm only"
     )
     dtype: Annotated[Literal["trainer", "float32", "bfloat16", "float16"], OF_ENGINE, YOUNGER] = Field(
         "trainer",
-        description=(
-            "dtype in which completions are sampled, in training and evaluation; trainer: model.dtype; any other: the "
-            "engine samples from a copy of the weights in that dtype"
-        ),
+        description="dtype in which completions are sampled, in training and evaluation; trainer: model.dtype; any "
+        "other: the engine samples from a copy of the weights in that dtype",
     )
     sampler: Literal["policy", "initial", "round", "teacher", "given"] = Field(
         "policy",
-        description=(
-            "who writes the completions that are trained on: policy: the current policy (online); initial: the "
-            "starting weights throughout (offline); round: the policy as it was at the start of the round (iterative: "
-            "expert iteration, iterative DPO); teacher: the teacher, under its own prompt; given: the task, whose own "
-            "solutions cost no generated tokens"
-        ),
+        description="who writes the completions that are trained on: policy: the current policy (online); initial: the "
+        "starting weights throughout (offline); round: the policy as it was at the start of the round (iterative: "
+        "expert iteration, iterative DPO); teacher: the teacher, under its own prompt; given: the task, whose own "
+        "solutions cost no generated tokens",
     )
     policy_frac: Annotated[float, OnlyWith("sampler", ("teacher", "given"))] = Field(
         0.0,
         ge=0,
         le=1,
-        description=(
-            "share of a step's prompts that the policy itself answers, chosen anew in each step; the other completions "
-            "are the teacher's or given (lambda of GKD, 2306.13649)"
-        ),
+        description="share of a step's prompts that the policy itself answers, chosen anew in each step; the other "
+        "completions are the teacher's or given (lambda of GKD, 2306.13649)",
     )
     round_steps: Annotated[int, OnlyWith("sampler", ("round",))] = Field(
         10, ge=2, description="rollout batches per round"
@@ -121,10 +113,8 @@ class RolloutSpec(Settings):
         0,
         ge=0,
         le=10_000,
-        description=(
-            "rollout batches by which the sampling weights lag behind the policy, as in asynchronous training; the "
-            "first batches are sampled from the starting weights. 0: the current policy samples"
-        ),
+        description="rollout batches by which the sampling weights lag behind the policy, as in asynchronous training; "
+        "the first batches are sampled from the starting weights. 0: the current policy samples",
     )
     prompts_per_step: Annotated[int, Acts("draw", any_trainer=True)] = Field(
         32, ge=1, le=1_000_000, description="prompts per rollout batch"
@@ -139,10 +129,8 @@ class RolloutSpec(Settings):
         None,
         ge=1,
         le=1000,
-        description=(
-            "most turns of a completion in training, on a task with an environment; none = the task's number, which "
-            "evaluation always uses"
-        ),
+        description="most turns of a completion in training, on a task with an environment; none = the task's number, "
+        "which evaluation always uses",
     )
     temperature: Annotated[float, Acts("draw", "train", "start")] = Field(
         1.0, gt=0, description="sampling temperature, also applied to both log-probs in the loss"
@@ -205,11 +193,9 @@ class PolicyPairs(Settings):
     type: Literal["policy"] = "policy"
     pairing: Literal["best_worst", "all"] = Field(
         "best_worst",
-        description=(
-            "best_worst: the best completion of a group against its worst, the earlier sample if rewards are equal; "
-            "all: every two completions with unequal rewards (with a reward of 0 or 1: every correct against every "
-            "incorrect one)"
-        ),
+        description="best_worst: the best completion of a group against its worst, the earlier sample if rewards are "
+        "equal; all: every two completions with unequal rewards (with a reward of 0 or 1: every correct against every "
+        "incorrect one)",
     )
     max_per_prompt: Annotated[int, OnlyWith("pairing", ("all",))] = Field(
         8, ge=1, description="most pairs per prompt in a step; if there are more, a random subset of this size"
@@ -221,10 +207,8 @@ class DatasetPairs(Settings):
 
     type: Literal["dataset"] = "dataset"
     data: Annotated[str, REFERS] = Field(
-        description=(
-            "a JSONL file (also searched for in $BENCH_DATA), or hub:<id>[:<config>]@<revision>; prompt, chosen and "
-            "rejected as text or as messages"
-        )
+        description="a JSONL file (also searched for in $BENCH_DATA), or hub:<id>[:<config>]@<revision>; prompt, "
+        "chosen and rejected as text or as messages"
     )
     split: str = Field("train", description="split of a data set on the hub")
     pairs_per_step: int = Field(
@@ -235,10 +219,8 @@ class DatasetPairs(Settings):
     )
     too_long: Literal["drop", "truncate"] = Field(
         "drop",
-        description=(
-            "what happens to pairs with a side beyond max_tokens: drop the pair, or truncate the completion; both are "
-            "counted. A pair whose prompt leaves no room for a completion is always dropped"
-        ),
+        description="what happens to pairs with a side beyond max_tokens: drop the pair, or truncate the completion; "
+        "both are counted. A pair whose prompt leaves no room for a completion is always dropped",
     )
 
 

@@ -69,10 +69,8 @@ class RunSpec(Settings):
     budget: Annotated[BudgetSpec, OF_DRAWING] = BudgetSpec()
     checkpoint: Annotated[str | None, InWords(type=lambda: "null | model"), IfChosen(), OF_CELL] = Field(
         None,
-        description=(
-            "a model that is evaluated without any training: a model.source, a model's folder, a cell or one of its "
-            "checkpoints; set `checkpoint` in the sweep"
-        ),
+        description="a model that is evaluated without any training: a model.source, a model's folder, a cell or one "
+        "of its checkpoints; set `checkpoint` in the sweep",
     )
     seed: Annotated[int, InWords(default="one of the sweep's seeds"), OF_CELL] = Field(
         ge=0, description="seed of all random choices in a cell; set `seeds` in the sweep, or --seeds"

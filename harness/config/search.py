@@ -217,10 +217,8 @@ class Search(Settings):
         ("eval.final.pass@1",),
         min_length=1,
         max_length=2,
-        description=(
-            "one metric of accuracy, or a metric of accuracy and then one of tokens: eval.final.[<task>.]<metric>, "
-            "eval.final.[<task>.]mean_tokens, generated_tokens"
-        ),
+        description="one metric of accuracy, or a metric of accuracy and then one of tokens: "
+        "eval.final.[<task>.]<metric>, eval.final.[<task>.]mean_tokens, generated_tokens",
     )
     budget: SearchBudget = SearchBudget()
     sampler: SearchSampler = SearchSampler()
@@ -247,10 +245,7 @@ class Search(Settings):
         return _in_order(self.knobs)
 
     def is_drawn(self, knob: str, values: Mapping[str, object]) -> bool:
-        """Return whether a knob's condition holds.
-
-        values: the sampled values of the knobs before it.
-        """
+        """Return whether a knob's condition holds. values: the sampled values of the knobs before it."""
         return all(
             # A parent that was not sampled does not exist at this point. Its value in the base cannot satisfy a
             # condition.
@@ -301,8 +296,7 @@ class Tune(Settings):
         """Return the search within one arm, whose objective is the metric by which arms are compared.
 
         The first samples are the same in every arm. The later ones come from a Gaussian process fitted to the trials so
-        far,
-        which finds the peak of a knob in few trials.
+        far, which finds the peak of a knob in few trials.
         """
         return Search(
             knobs=self.per_arm,

@@ -70,38 +70,30 @@ class TaskSpec(Settings):
     )
     order: Order = Field(
         "uniform",
-        description=(
-            "uniform: every prompt once per epoch, reshuffled each epoch; curriculum: from easy to hard by the "
-            "problems' difficulty; prioritised: with weight 1 - the success rate so far (Kimi "
-            "k1.5, 2501.12599, section 2.3.4)"
-        ),
+        description="uniform: every prompt once per epoch, reshuffled each epoch; curriculum: from easy to hard by the "
+        "problems' difficulty; prioritised: with weight 1 - the success rate so far (Kimi "
+        "k1.5, 2501.12599, section 2.3.4)",
     )
     filter: Filter = NoFilter()
     pool: int | None = Field(
         None,
         ge=1,
-        description=(
-            "train on this many of the prompts that pass the filter, chosen by the seed; a larger pool contains every "
-            "smaller one; none = all"
-        ),
+        description="train on this many of the prompts that pass the filter, chosen by the seed; a larger pool "
+        "contains every smaller one; none = all",
     )
     direct_frac: Annotated[float, YOUNGER] = Field(
         0.0,
         ge=0,
         le=1,
-        description=(
-            "share of the prompts that ask for the answer at once, chosen by the seed in each step; the other prompts "
-            "ask for steps; `template` must have modes"
-        ),
+        description="share of the prompts that ask for the answer at once, chosen by the seed in each step; the other "
+        "prompts ask for steps; `template` must have modes",
     )
     retire_at: Annotated[float | None, YOUNGER] = Field(
         None,
         gt=0,
         le=1,
-        description=(
-            "a prompt is retired once this share of its completions in a step is correct (no positive resampling in "
-            "ScaleRL, 2510.13786: 0.9), as long as enough prompts for one step remain; none = never"
-        ),
+        description="a prompt is retired once this share of its completions in a step is correct (no positive "
+        "resampling in ScaleRL, 2510.13786: 0.9), as long as enough prompts for one step remain; none = never",
     )
 
     def contradictions(self) -> Iterator[str]:

@@ -59,10 +59,8 @@ class TrainSpec(Settings):
     token_records_max_tokens: Annotated[int, NOT_HASHED] = Field(
         20_000,
         ge=0,
-        description=(
-            "record with the rollouts what the update did to each token, in steps that train on at most this many "
-            "completion tokens; never for objectives on pairs; 0 = never"
-        ),
+        description="record with the rollouts what the update did to each token, in steps that train on at most this "
+        "many completion tokens; never for objectives on pairs; 0 = never",
     )
     checkpoint_every: Annotated[int, BY_ALL] = Field(10, ge=1, description="steps between checkpoints")
     # Like the number of threads, the number of processes changes only rounding. Each start records it.
@@ -71,10 +69,8 @@ class TrainSpec(Settings):
     )
     sharding: Annotated[Sharding, OnlyWith("processes", unless=(1,), refused=False), NOT_HASHED] = Field(
         "rows",
-        description=(
-            "what is split among the processes. rows: the completions of a batch; fully: also the weights, gradients "
-            "and optimiser state (FSDP2), for models that one device cannot train"
-        ),
+        description="what is split among the processes. rows: the completions of a batch; fully: also the weights, "
+        "gradients and optimiser state (FSDP2), for models that one device cannot train",
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -102,10 +98,8 @@ class BudgetSpec(Settings):
     flops: Annotated[float | None, Acts("draw", "train"), YOUNGER] = Field(
         default=None,
         gt=0,
-        description=(
-            "floating-point operations of sampling and training, estimated from tokens and parameters, at which a cell "
-            "ends; none = no limit"
-        ),
+        description="floating-point operations of sampling and training, estimated from tokens and parameters, at "
+        "which a cell ends; none = no limit",
     )
 
     @property

@@ -44,16 +44,12 @@ class OutsideTrainer(Trainer):
     )
     env: dict[str, str] = Field(
         {},
-        description=(
-            "environment variables to set in addition to those of bench; they are recorded, so they must not contain "
-            "secrets"
-        ),
+        description="environment variables to set in addition to those of bench; they are recorded, so they must not "
+        "contain secrets",
     )
     metrics: Annotated[dict[str, str], NOT_HASHED] = Field(
         {},
-        description=(
-            "maps columns of steps.jsonl to the program's names for them; other metrics become program/<name>"
-        ),
+        description="maps columns of steps.jsonl to the program's names for them; other metrics become program/<name>",
     )
     timeout_h: Annotated[float | None, NOT_HASHED] = Field(
         None,

@@ -92,8 +92,7 @@ class Convention:
         if "max_completion_tokens" in asked:
             given["fits_context"] = False
         # The preset's k were chosen for its own number of samples, so they are dropped. An explicit k takes precedence,
-        # because
-        # `given` comes later.
+        # because `given` comes later.
         if "samples" in asked:
             given = {"ks": None, **given, "samples_by_task": {}}
         return replace(self, **given, asked=asked)
@@ -112,14 +111,11 @@ class Convention:
         """Return one evaluation for each distinct task and thinking budget.
 
         Raises UnknownNameError for an unknown task, template or grader. Raises EvalError if problems cannot be loaded,
-        or if
-        the grader cannot read a reference answer.
+        or if the grader cannot read a reference answer.
 
         Raises RefusedError in these cases: two tasks have the same name; programs would run without permission; k
-        exceeds the
-        number of samples; greedy decoding has more than one sample; a thinking budget is given although the task gives
-        choices
-        or asks for no thinking; the template lacks the task's mode.
+        exceeds the number of samples; greedy decoding has more than one sample; a thinking budget is given although the
+        task gives choices or asks for no thinking; the template lacks the task's mode.
         """
         found = []
         seen: dict[str, str] = {}
@@ -195,8 +191,7 @@ class Convention:
 
 PRESETS = {
     # DeepSeek-R1's README reports pass@1 and cons@64 from 64 samples per problem of AIME. It does not state the number
-    # for
-    # MATH-500; open-r1 uses 4 (pull request 633). `math` is evaluated on MATH-500 too.
+    # for MATH-500; open-r1 uses 4 (pull request 633). `math` is evaluated on MATH-500 too.
     "r1": Convention(
         temperature=0.6,
         top_p=0.95,

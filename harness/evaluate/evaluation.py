@@ -90,8 +90,7 @@ class TaskEvaluation:
         regraded.
         tell: called with a remark on samples that are reused, or on why the cell's own samples are not.
         Raises RefusedError if samples are missing and must not be taken, and as `SampleStore.opened`. Raises EvalError
-        if the
-        grader cannot grade the task.
+        if the grader cannot grade the task.
         """
         folder, conditions, total = self.folder(home), self.conditions, len(self.problems) * self.samples
         there = _keys(self.rows(home))

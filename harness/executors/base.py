@@ -118,10 +118,7 @@ class Ended:
 
 
 class Place(Protocol):
-    """Something that runs one job at a time.
-
-    model: the key of the model of its last job; None before its first job.
-    """
+    """Something that runs one job at a time. model: the key of the model of its last job; None before its first job."""
 
     model: str | None
 
@@ -138,8 +135,7 @@ class Executor(Protocol):
     """Runs jobs.
 
     Only one thread uses it. When a job ends, its slot becomes free. Events contain the same `Job` object that was
-    passed
-    to `start`.
+    passed to `start`.
     """
 
     @property
@@ -291,13 +287,11 @@ class ExecutorKind:
     summary: str
     make: Callable[[Sequence[Slot], Path, str], Executor]
     """make(the slots to use, the home, the worker module) -> the executor. `python -m <module> <home>` starts a worker
-    process
-    (see `harness.run.worker`). An executor without worker processes calls that module's `run_job`.
+    process (see `harness.run.worker`). An executor without worker processes calls that module's `run_job`.
     """
     slots: Callable[[str], Sequence[Slot]] = local_slots
     """slots(given) -> all slots. given is the text after the name in `--executor name:given`. It is called before the
-    plan is
-    made, because the slots decide what `train.device: auto` means. Raises RefusedError.
+    plan is made, because the slots decide what `train.device: auto` means. Raises RefusedError.
     """
 
 

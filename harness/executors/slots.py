@@ -69,8 +69,7 @@ class Slot:
         """Return the environment of a worker process in this slot.
 
         Variables of a process group that this process may belong to are removed. Only a slot may make a worker one of
-        several
-        processes of a cell.
+        several processes of a cell.
         """
         inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_GROUP}
         return {**inherited, **self.environment}
@@ -89,8 +88,7 @@ class Gpu:
 
     id: str
     """The GPU's name in `CUDA_VISIBLE_DEVICES`. For a card, this is its index in PCI bus order, because not every
-    library
-    accepts UUIDs there.
+    library accepts UUIDs there.
     """
     uuid: str
     name: str
@@ -169,8 +167,7 @@ def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int, pr
     """Return slots for `count` jobs at once, each with this number of processes.
 
     Every GPU gets a first job before any gets a second. Jobs on one GPU share it equally. Raises RefusedError if no
-    slot is
-    suitable.
+    slot is suitable.
     """
     fitting = fitting_slots(joined(there, processes), devices)
     if not fitting and (alone := fitting_slots(there, devices)):
@@ -217,8 +214,7 @@ def visible_gpus() -> list[Gpu]:
     """Return the GPUs that `CUDA_VISIBLE_DEVICES` selects, in its order.
 
     As in CUDA, an entry that does not name a GPU also hides all later entries. A card that is split is replaced by its
-    MIG
-    instances.
+    MIG instances.
     """
     given = os.environ.get(VISIBLE)
     # An empty variable is the remedy for an nvidia-smi that hangs, so nvidia-smi is not called in that case.

@@ -44,8 +44,7 @@ def leave_one_out_faults(
     """Yield a message for each arm that does not differ from the recipe in exactly its one knob.
 
     Options of the knob may differ too, and knobs in co_changes, for the stated reason. Knobs of the evaluation are left
-    to
-    the gate, which refuses all of them.
+    to the gate, which refuses all of them.
     arms: the resolved spec of each arm, for one seed. Arms that --arms leaves out are not checked.
     """
     for arm, settings in leave_one_out(ordinary).items():

@@ -220,8 +220,7 @@ def expected_time(
     total_s = 0.0
     if cells[0].checkpoint is None:
         # There is one evaluation before training for each starting model. The seed is set to 0, so that all seeds of a
-        # starting
-        # model count once.
+        # starting model count once.
         starts = {base_evaluation_hash(spec.model_copy(update={"seed": 0})): spec for spec in cells}
         total_s = sum(statistics.fmean(pace.base_s(spec) for pace in _best(spec, paces)) for spec in starts.values())
     total_s += _in_slots([each for each in seconds if each is not None], at_once)

@@ -89,8 +89,7 @@ class Change:
     finished: CellRecord
     knobs: dict[str, tuple[object, object]]
     """The knobs that differ, with the value in the finished cell and the present value. If it is empty, all knobs are
-    equal:
-    data, the model's files, the code of a plug-in or the numerics of bench must have changed.
+    equal: data, the model's files, the code of a plug-in or the numerics of bench must have changed.
     """
 
 
@@ -98,8 +97,7 @@ def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
     """Return, for each arm's first missing cell, what has changed since the nearest finished cell in the folder.
 
     The nearest cell has the fewest different knobs. Ties are broken in favour of the same arm, then the same seed, then
-    the
-    newest. An arm is left out if it only needs another seed, or if there is nothing to compare with.
+    the newest. An arm is left out if it only needs another seed, or if there is nothing to compare with.
     """
     finished = _finished_specs(cells) if missing else []
     found = []
@@ -120,10 +118,7 @@ def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
 
 
 def _finished_specs(cells: Path) -> list[tuple[CellRecord, RunSpec]]:
-    """Return the newest trained cells in a folder, with their specs.
-
-    Cells of other versions are left out.
-    """
+    """Return the newest trained cells in a folder, with their specs. Cells of other versions are left out."""
     folders = [path for path in cells.glob("*") if is_cell_directory_name(path.name)]
     records = [record for path in folders if (record := CellRecord.at(path)).is_done]
     records.sort(key=lambda record: record.path.stat().st_mtime, reverse=True)

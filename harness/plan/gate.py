@@ -69,9 +69,8 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
     """Compare the resolved specs of all arms, for one seed, knob by knob.
 
     A knob that exists only in some arms is allowed if the selector that governs it, directly or indirectly, is
-    declared.
-    A knob of the evaluation is never allowed to differ, because arms that are measured differently cannot be compared.
-    Only if all arms evaluate one checkpoint, and nothing is trained, is it treated like any other knob.
+    declared. A knob of the evaluation is never allowed to differ, because arms that are measured differently cannot be
+    compared. Only if all arms evaluate one checkpoint, and nothing is trained, is it treated like any other knob.
     """
     over_checkpoint = all(spec.checkpoint for spec in arms.values())
     declared = [*ablate, *co_changes]

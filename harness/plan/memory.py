@@ -31,8 +31,7 @@ PROMPT_CONTEXT_FRAC = 0.25
 """If the context is small, a prompt is assumed to fill at most this fraction of it."""
 
 # The memory of the process itself, whatever the model. On a CPU this is Python, torch, transformers and pyarrow. On
-# CUDA
-# it is the context and the libraries' kernels, which was not measured.
+# CUDA it is the context and the libraries' kernels, which was not measured.
 PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 
 # safetensors copies each weight into bytes, and then all of them into the bytes of one file.
@@ -255,8 +254,7 @@ def optimizer_bytes(optimizer: Optimizer, trained: int, width: int, matrices: in
     """Return the bytes of the optimiser's state.
 
     The state consists of moments in float32, and of float32 master weights if the weights are narrower (Rajbhandari et
-    al.,
-    arXiv:1910.02054, section 3.1). AdamW has two moments, momentum has one, and plain descent has none.
+    al., arXiv:1910.02054, section 3.1). AdamW has two moments, momentum has one, and plain descent has none.
     trained: the number of trained weights.
     matrices: the number of trained weights that Muon updates.
     """
@@ -282,8 +280,7 @@ def gathered_bytes(shape: ModelShape, width: int) -> float:
     """Return the bytes that a pass gathers if the weights are split.
 
     These are two layers, one being computed and the next arriving, and the weights outside of layers. There are also
-    the
-    gradients of one layer and of the outside weights, in float32 while they are summed.
+    the gradients of one layer and of the outside weights, in float32 while they are summed.
     """
     outside = shape.parameters - shape.layers * shape.layer_parameters
     return (2 * shape.layer_parameters + outside) * width + (shape.layer_parameters + outside) * FLOAT32_BYTES
@@ -299,14 +296,12 @@ def activation_bytes(shape: ModelShape, tokens: int, width: int, checkpointing: 
     * for the gated MLP: both branches, the activation and the product of the two.
 
     Attention itself keeps nothing of size tokens x tokens (Dao et al., arXiv:2205.14135). The account follows
-    Korthikanti
-    et al. (arXiv:2205.05198, section 4.1), adapted to these layers.
+    Korthikanti et al. (arXiv:2205.05198, section 4.1), adapted to these layers.
     checkpointing: if True, a layer keeps only its input, and one layer at a time is recomputed.
 
     The result is within a fifth of what autograd keeps in this project's training pass. This was measured on a CPU, for
     small models of the architectures llama, qwen2, qwen3 and gemma3, in float32 and bfloat16. Layers that are computed
-    in
-    blocks (`harness.models.blocks`, on a CPU only) keep about half as much.
+    in blocks (`harness.models.blocks`, on a CPU only) keep about half as much.
     """
     normalised = shape.layer_norms * shape.hidden + (shape.attention + shape.key_value if shape.qk_norm else 0)
     norms = normalised * (FLOAT32_BYTES + 2 * width)
@@ -391,9 +386,8 @@ def copies(spec: RunSpec, device: Device) -> int:
     """Return the number of complete copies of the model on the device, not counting the trained one.
 
     On a CPU, one is the starting weights, which cells are reset to; with a GPU, these are in the host's memory.
-    Adapters
-    add a merged copy. Training adds the frozen copies that it measures against, stays close to, samples from (including
-    weights of earlier steps), learns from, or scores gold texts with.
+    Adapters add a merged copy. Training adds the frozen copies that it measures against, stays close to, samples from
+    (including weights of earlier steps), learns from, or scores gold texts with.
     """
     merged = isinstance(spec.model.lora, Lora)
     pristine = device == "cpu"

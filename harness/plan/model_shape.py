@@ -146,8 +146,7 @@ def find_shape(source: str) -> ModelShape | None:
     """Return the shape of `model.source`, from local files or from the built-in list.
 
     None if its configuration is not available locally or its architecture is unknown. Neither weights nor the network
-    are
-    used.
+    are used.
     """
     parsed = parse_source(source)
     config: Mapping[str, object] | None
@@ -254,8 +253,7 @@ def _value(file: BinaryIO, kind: int) -> Any:
         return _number(file, _NUMBERS[kind])
     of, length = _number(file, "I"), _number(file, "Q")
     # Arrays such as a vocabulary's scores are long, so numbers are skipped instead of read. Strings must be read one by
-    # one,
-    # because their lengths differ.
+    # one, because their lengths differ.
     if of in _NUMBERS:
         file.seek(length * struct.calcsize(f"<{_NUMBERS[of]}"), 1)
     else:

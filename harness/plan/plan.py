@@ -240,8 +240,7 @@ def make_plan(
     """Plan a sweep file (path or shipped name) or a folder of records, with the options of the command line.
 
     on_gpu: as in `read_request`. Raises RefusedError for any fault in the files or options. If the gate refuses the
-    arms,
-    this is recorded in the plan.
+    arms, this is recorded in the plan.
     """
     request = read_request(given, profile, settings, seeds, arms, on_gpu)
     if request.sweep.search is not None:

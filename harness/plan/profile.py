@@ -83,8 +83,7 @@ class MeasuredSpread:
         """Return the spread that a profile's file states, or None if it states none.
 
         If the part from sampling is not stated, it is assumed to be the complete spread. Raises RefusedError for
-        invalid
-        numbers.
+        invalid numbers.
         """
         document, knobs = load_yaml(path), dotted(profile_layer(path).settings)
         if document.get(_PAIRED_SD) is None:
@@ -110,14 +109,12 @@ class MeasuredSpread:
         """Return the sd to plan with under another evaluation, or None for a task that was not measured.
 
         If the evaluation has fewer samples or problems, their noise is added. If it has more, nothing is subtracted,
-        because
-        the measured value is itself uncertain.
+        because the measured value is itself uncertain.
         """
         if task not in self.tasks:
             return None
         # The variance from sampling is inversely proportional to problems x samples. How many problems a task has is
-        # unknown
-        # here. So if one of the two evaluations uses all problems, it is assumed to have as many as the other.
+        # unknown here. So if one of the two evaluations uses all problems, it is assumed to have as many as the other.
         measured = self.problems or evaluation.problems or 1
         evaluated = evaluation.problems or measured
         noise = measured * self.samples / (evaluated * evaluation.samples)

@@ -173,8 +173,7 @@ def read_request(
     unless others are given, and so does its choice of GPU or CPU.
     on_gpu: returns whether cells whose settings name no device run on a GPU.
     Raises RefusedError with all faults of the file and of the options. If the file's form is at fault, the faults of
-    its
-    arms are included as far as they can be found.
+    its arms are included as far as they can be found.
     """
     if seeds is not None and not 1 <= seeds <= MOST_CELLS:
         raise RefusedError(

@@ -325,8 +325,7 @@ def _require_action(plan: SearchPlan) -> None:
             reasons = [_why_no_action(plan, knob, around, *pair) for pair in alike]
             others = (_why_no_action(plan, knob, around, *pair) for pair in pairs if pair not in alike)
             # Pairs that differed elsewhere are checked here too, but only if all pairs in `alike` make no difference
-            # here: `others`
-            # is lazy.
+            # here: `others` is lazy.
             if all(reasons) and all(others):
                 inert = inert or (around, reasons[0] if reasons else _why_no_action(plan, knob, around, *pairs[0]))
             alike = [pair for pair, reason in zip(alike, reasons, strict=True) if reason]

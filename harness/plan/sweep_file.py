@@ -94,9 +94,8 @@ class ComparisonSettings(Settings):
     alpha: float = Field(default=0.05, gt=0, lt=1, description="family-wise error rate over the contrasts (Holm)")
     new_problems: bool = Field(
         default=False,
-        description=(
-            "whether to give intervals that generalise to new problems of the same kind, in addition to new seeds"
-        ),
+        description="whether to give intervals that generalise to new problems of the same kind, in addition to new "
+        "seeds",
     )
 
 
@@ -125,23 +124,18 @@ class SweepFile(Settings):
     arms: dict[ArmName, dict[str, Any]] = Field({}, description="maps each arm to its settings")
     grid: dict[Declared, Annotated[list[Any], Field(min_length=1)]] = Field(
         {},
-        description=(
-            "factorial: maps knobs to lists of values, with an arm for each combination. Its knobs are under test"
-        ),
+        description="factorial: maps knobs to lists of values, with an arm for each combination. Its knobs are under "
+        "test",
     )
     leave_one_out: dict[OneKnob, OneValue] = Field(
         {},
-        description=(
-            "maps knobs to their ordinary values; the arms are the recipe in `base`, and one for each knob that resets "
-            "only this knob. Its knobs are under test"
-        ),
+        description="maps knobs to their ordinary values; the arms are the recipe in `base`, and one for each knob "
+        "that resets only this knob. Its knobs are under test",
     )
     checkpoint: str | None = Field(
         None,
-        description=(
-            "a model that all cells evaluate instead of training: a model.source, a model's folder, a cell's folder or "
-            "that of one checkpoint. Arms then differ in decoding, template, grader, engine or dtype"
-        ),
+        description="a model that all cells evaluate instead of training: a model.source, a model's folder, a cell's "
+        "folder or that of one checkpoint. Arms then differ in decoding, template, grader, engine or dtype",
     )
     search: Search | None = Field(
         None, description=("search for the best setting with `bench tune`, instead of stating arms")
@@ -152,9 +146,8 @@ class SweepFile(Settings):
     )
     seeds: int | list[int] = Field(
         12,
-        description=(
-            "number of seeds (counted from 0), or a list of seeds; in a search, the seeds of each trial (default 1)"
-        ),
+        description="number of seeds (counted from 0), or a list of seeds; in a search, the seeds of each trial "
+        "(default 1)",
     )
     compare: ComparisonSettings = ComparisonSettings()
     screening: Screening | None = Field(

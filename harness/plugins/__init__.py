@@ -197,8 +197,7 @@ def user_file(given: str) -> Path:
     """Return the path of a file that a setting names.
 
     If the file does not exist relative to the current folder, it is searched for in the folders of plug-ins, such as
-    the
-    sweep file's. If it is in none of them, the path is returned unchanged.
+    the sweep file's. If it is in none of them, the path is returned unchanged.
     """
     return next((folder / given for folder in (Path(), *_folders) if (folder / given).is_file()), Path(given))
 

@@ -242,8 +242,7 @@ def make_importable(modules: Sequence[UserModule]) -> None:
     """Let Python import the closures of these modules, instead of those of earlier calls.
 
     The contents that the files had when the modules were found are executed, even if the files have changed since. If
-    any
-    file of a module's closure differs from earlier calls, the next import executes the module again.
+    any file of a module's closure differs from earlier calls, the next import executes the module again.
     """
     wanted = {
         name: (path, module.contents[name])

@@ -154,8 +154,7 @@ class CellRecord:
     hash: str
     evaluation: str | None = None
     """The folder under `evaluations` from which samples, scores and state are read. None stands for the evaluation that
-    was
-    part of the cell's run.
+    was part of the cell's run.
     """
     fault: str | None = None
     """A description of the damage that a reader of this cell's records met, or None."""
@@ -213,10 +212,8 @@ class CellRecord:
         """Return status.json, or the status of a pending cell if the file does not exist.
 
         `state` is `running` exactly while the lease is alive. It is `damaged` if status.json is invalid, or if a
-        finished
-        cell lacks some of its records. If a trained cell is read under another evaluation, `state` and `reason` are
-        those of
-        that evaluation.
+        finished cell lacks some of its records. If a trained cell is read under another evaluation, `state` and
+        `reason` are those of that evaluation.
         """
         if self.seen is not None:
             return self._with_fault(self.seen)
@@ -342,10 +339,8 @@ class CellRecord:
         """Return a row for each start of the cell, followed by the starts of its other evaluation, if it has one.
 
         A row has `epoch` (from 1), `from_step`, `owner`, `time`, `registered` (the digest of the registration that
-        existed
-        at the start, or None) and the provenance of everything made since that start. Raises DamagedRecordError if a
-        row is
-        damaged.
+        existed at the start, or None) and the provenance of everything made since that start. Raises DamagedRecordError
+        if a row is damaged.
         """
         rows = read_starts(self.path)
         return rows if self.evaluation is None else [*rows, *read_starts(self.evaluation_folder)]
@@ -418,8 +413,7 @@ class CellRecord:
         """Return the number of steps that a finished cell must have rows for, or 0 if the cell is not done.
 
         A diverged cell has rows up to the step after which it was scored. An imported cell has rows for the steps that
-        its
-        tool logged. Before the cell is done, the last row may be torn.
+        its tool logged. Before the cell is done, the last row may be torn.
         """
         status = self.own.read_status()
         return int(status.get("logged_steps", status.get("step", 0))) if status["state"] == "done" else 0
@@ -439,8 +433,7 @@ class CellRecord:
         """Map (step, whether it is the evaluation after that step) to the Unix time, in seconds, at which it ended.
 
         The times are the beginning of each start plus the durations in its rows of timing.jsonl. Raises
-        DamagedRecordError
-        if a record is damaged.
+        DamagedRecordError if a record is damaged.
         """
         starts = self.own.read_starts()
         epochs = [start["epoch"] for start in starts if "time" in start]

@@ -82,8 +82,7 @@ def write_folder(folder: Path, write: Callable[[Path], object], replaces: bool =
 
     replaces: whether to replace an existing folder. Otherwise an existing folder is kept.
     The replaced folder is deleted once the new one is in place. If the process is killed before that, the next
-    `write_folder`, `restore` or owner of the surrounding folder puts the earlier one back.
-    Raises as `write_atomic`.
+    `write_folder`, `restore` or owner of the surrounding folder puts the earlier one back. Raises as `write_atomic`.
     """
     aside, displaced = aside_of(folder), displaced_of(folder)
     restore(folder)
@@ -110,8 +109,7 @@ def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None
     """Remove the temporary files that killed processes have left in a folder.
 
     older_than_s: the age from which files are removed. Live processes may be writing in the folder, so it must exceed
-    the
-    age of any temporary file in use, unless the caller is the only writer.
+    the age of any temporary file in use, unless the caller is the only writer.
     """
     for path in folder.glob(".*.tmp"):
         try:
@@ -189,10 +187,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises DamagedRecordError if the file is missing or contains something else.
-    """
+    """Return the JSON object in a file. Raises DamagedRecordError if the file is missing or contains something else."""
     if not path.exists():
         raise DamagedRecordError("records.file_missing", path=path)
     document = read_json(path)
@@ -231,8 +226,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         return []
     lines = read_bytes(path).rpartition(b"\n")[0].split(b"\n")
     # If the rows are parsed as one document, they share the strings of their keys. This takes a third of the memory for
-    # the
-    # long rows of steps.jsonl.
+    # the long rows of steps.jsonl.
     try:
         rows: list[dict[str, object]] = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
     except _NO_JSON:

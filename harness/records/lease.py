@@ -115,8 +115,7 @@ class Lease:
             self.is_lost = True
             return
         # The file is written in place, through a handle of the file that was checked. If it has been renamed away
-        # meanwhile, the
-        # write does no harm.
+        # meanwhile, the write does no harm.
         with self.path.open("r+b") as file:
             if _parse(file.read()).get("owner") == self.owner:
                 self.beats += 1
@@ -169,8 +168,7 @@ class Leases:
         dead_job: the id of a job whose process is known to be dead.
 
         Raises LeaseTakenError if another live process owns the folder. If only time can show whether the owner is
-        alive, this
-        waits for its next heartbeat, at most for `STALE_AFTER_S`.
+        alive, this waits for its next heartbeat, at most for `STALE_AFTER_S`.
         """
         with ExitStack() as open_files:
             lease = self._take(folder / _FILE, last_epoch, open_files, job, starts, dead_job)
@@ -192,8 +190,7 @@ class Leases:
         """Own a folder during the block, to record how a job of this process ended. Yields whether it is owned.
 
         Yields False, without the lease, if another process has owned the folder since the job began: that process's
-        records
-        are the valid ones.
+        records are the valid ones.
         epoch: the epoch of the folder's lease when the job was created.
         """
 
@@ -233,8 +230,7 @@ class Leases:
         """Return whether a process owns the folder, or "unknown" if only time can show whether its owner is alive.
 
         After "unknown", call this again: the answer is known at the owner's next heartbeat, or after `STALE_AFTER_S`
-        without
-        a heartbeat.
+        without a heartbeat.
         """
         path = folder / _FILE
         found = _read(path)

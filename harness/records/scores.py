@@ -119,10 +119,8 @@ def match_problems(task: str, sides: Mapping[str, Contents]) -> tuple[Matching, 
     """Match the problems of several evaluations of a task, and map the ids of each evaluation to those of the first.
 
     Problems are matched by content if every evaluation knows the contents of all its problems. Otherwise they are
-    matched
-    by id, and the caller must check that all evaluations have the same ids. Raises RefusedError if the known contents
-    show
-    that an id stands for different problems, or if too few problems are shared.
+    matched by id, and the caller must check that all evaluations have the same ids. Raises RefusedError if the known
+    contents show that an id stands for different problems, or if too few problems are shared.
     """
     if any(content is None for contents in sides.values() for content in contents.values()):
         _require_agreement(task, sides)

@@ -126,8 +126,7 @@ class StudyRecord:
     trials: list[TrialRecord]
     best: int | None
     """The number of the best complete trial. With two objectives, it is the trial on the Pareto front with the best
-    first
-    objective.
+    first objective.
     """
     front: list[int]
     """The numbers of the trials on the Pareto front."""
@@ -157,8 +156,7 @@ def read_study(sweep: Path) -> StudyRecord:
     """Return the study.json in a sweep's folder, `runs/<sweep>`.
 
     Raises FileNotFoundError if the folder contains no search. Raises DamagedRecordError, with the file and the fault,
-    if
-    a field is missing or has the wrong type. Also raises as `require_schema`.
+    if a field is missing or has the wrong type. Also raises as `require_schema`.
     """
     import pydantic
 

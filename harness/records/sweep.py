@@ -313,10 +313,8 @@ class SweepRecord(Part):
     def record_look(self, verdicts: Mapping[str, str]) -> None:
         """Record that these verdicts were shown.
 
-        verdicts: maps each arm to its verdict.
-        Nothing is recorded if cells have not ended, if the same data were shown before, or if there are too few seeds
-        for
-        any test.
+        verdicts: maps each arm to its verdict. Nothing is recorded if cells have not ended, if the same data were shown
+        before, or if there are too few seeds for any test.
         """
         # Another process may have recorded a look since this record was read, so sweep.json is read again.
         now = read_sweep(self.path)

@@ -85,8 +85,7 @@ def as_array(column: pyarrow.Array | pyarrow.ChunkedArray) -> npt.NDArray[Any]:
     """Return a column of numbers or booleans as an array [n], with NaN in place of missing values.
 
     The data are not copied if no value is missing. pyarrow's own `to_numpy` imports pandas, which takes 30 MB and 0.3 s
-    in
-    each process; its Python scalars do so too.
+    in each process; its Python scalars do so too.
     """
     import numpy as np
     import pyarrow
@@ -107,8 +106,7 @@ def read_columns(path: Path) -> pyarrow.Table:
 
     Fields that a row lacks are null, and a missing file gives an empty table. A last line without a newline is torn and
     dropped. Raises DamagedRecordError if a line is not a JSON object, if a field is a number in one row and something
-    else
-    in another, or if an object has a key twice.
+    else in another, or if an object has a key twice.
     """
     import pyarrow
     import pyarrow.json

@@ -73,8 +73,7 @@ class CellRun:
         require_code: raises if the user's code has changed since the cell was planned; called before the cell is done.
         remark: called with a sentence for the user, e.g. that records were lost and steps are repeated.
         lease: the lease on the cell's folder, or None if no other process can run the cell. LeaseLostError stops a
-        process
-        that has lost the lease.
+        process that has lost the lease.
         stopping: how others ask the cell to stop.
         """
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
@@ -224,8 +223,7 @@ class CellRun:
 
     def _train_step(self) -> None:
         # Sampling may be interrupted at any time. The update and the writing of the step's row may not, so that weights
-        # and
-        # records agree.
+        # and records agree.
         with ExitStack() as update:
             self._do_step(lambda: update.enter_context(self._stopping.held()))
         self._tell("training")
@@ -283,8 +281,7 @@ class CellRun:
         """Return the columns of steps.jsonl for the amounts spent so far.
 
         Generated tokens are always included. Other amounts are included if they have a budget, and teacher tokens also
-        if
-        there is a teacher.
+        if there is a teacher.
         """
         always = ("generated_tokens", *(() if self._spec.teacher.type == "none" else ("teacher_tokens",)))
         shown = {*always, *self._spec.budget.limits}
@@ -322,8 +319,7 @@ class CellLog:
         """Remove everything that was recorded after a step, and torn last lines.
 
         Samples of a final evaluation are kept, so that a resume continues with them. Their scores are removed, because
-        they
-        are recomputed from the samples.
+        they are recomputed from the samples.
         """
         superseded = self.cell.superseded()
         for name in _ROWS:

@@ -55,8 +55,7 @@ def evaluate_checkpoint(
     """Evaluate a model as it is, and record the duration.
 
     Returns the status fields of a finished cell. Their `digest` is that of the answers and verdicts. The model is
-    loaded
-    only if a sample must be taken.
+    loaded only if a sample must be taken.
     home: searched for existing samples.
     """
     folder, device, started_s = cell.evaluation_folder, torch.device(spec.train.device), time.perf_counter()

@@ -95,8 +95,7 @@ def record_source(cache: Path, task: Task, split: str) -> dict[str, object] | No
     """Record the origin of a split's rows when they are first used, and return it.
 
     The origin is {"task", "split", "rows", **LoadedRows.account}, or None for generated problems. Raises RefusedError
-    if
-    the same origin, such as an unpinned data set on the hub, gives other rows than before.
+    if the same origin, such as an unpinned data set on the hub, gives other rows than before.
     """
     rows = task.split(split).load()
     if not isinstance(rows, LoadedRows):
@@ -142,8 +141,7 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, object]]:
     """Find held-out problems of each evaluation task that occur in the arms' training prompts, in full or by 8-grams.
 
     Returns [{"task", "contaminated", **fields of evals.contamination.Overlap}], or [] if nothing is trained. Results
-    are
-    cached by the fingerprints of the data.
+    are cached by the fingerprints of the data.
     """
     if plan.request.checkpoint is not None:
         return []
@@ -266,8 +264,7 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
     """Raise RefusedError if a reward part needs a training problem's gold text but cannot use it.
 
     The text may be missing, the scoring model's tokenizer may be unable to encode it, or it may not fit into the
-    context
-    after the longest completion.
+    context after the longest completion.
     """
     from harness.training.gold_answers import answer_form, gold_tokens
 

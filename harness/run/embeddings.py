@@ -83,8 +83,7 @@ def word_tokens(model: LanguageModel) -> dict[int, str]:
     """Map each token that spells a reflection word to the word.
 
     A word may be at the start of a text or after a space, with or without a capital. If no form of it is a single
-    token,
-    the tokens of the shortest form are used.
+    token, the tokens of the shortest form are used.
     """
     unknown = model.tokenizer.unk_token_id
     found: dict[int, str] = {}

@@ -53,16 +53,14 @@ class Evaluator:
         """Evaluate every task. For each, yield its scores, as fields of a row of scores.jsonl, and its samples.
 
         samples: samples per problem. One is taken with greedy decoding, and for problems with choices, because further
-        ones
-        would be equal.
+        ones would be equal.
         store: the evaluation's samples. Those that it contains are not taken again.
         drawn_before: returns further existing samples for a task's conditions, to be reused.
         on_progress: called with the number of problems done and the number of all problems, over all tasks.
 
         The metric `ece` and the bins behind it, `reliability` (see `evals.calibration`), need answers that are as
-        frequent
-        as under the policy. They are None if the temperature is not 1, with top-p or top-k, or with one sample per
-        problem.
+        frequent as under the policy. They are None if the temperature is not 1, with top-p or top-k, or with one sample
+        per problem.
         """
         tasks = [get_task(name) for name in self.spec.tasks]
         problems = {task.name: list(itertools.islice(task.split("test").load(), self.spec.problems)) for task in tasks}
@@ -120,8 +118,7 @@ def begin_own_evaluation(cell: CellRecord, spec: RunSpec) -> None:
     """Write how a cell will be evaluated, before it trains.
 
     If an interrupted run took samples under another evaluation, these are moved to that evaluation's folder, so that it
-    can
-    be continued.
+    can be continued.
     """
     path = cell.path / EVALUATION_FILE
     document = evaluation_document(spec)
@@ -181,8 +178,7 @@ def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Pa
     """Return the existing samples, each once, of the model that a spec evaluates without training.
 
     They were taken under these conditions and with the spec's seed, by other cells of the home that evaluate the model,
-    by
-    `bench eval`, or by the cell that trained the checkpoint.
+    by `bench eval`, or by the cell that trained the checkpoint.
     besides: the folder of an evaluation to leave out.
     """
     task, model = conditions.task, conditions_of_model(spec)

@@ -82,8 +82,7 @@ def run_jobs(executor: Executor, source: JobSource) -> None:
     """Run all jobs of a source, and return when the last has ended.
 
     The source's methods may raise an exception to stop the run. If a job ends because its slot failed (`Ended.again`),
-    it
-    is started again, up to `MOST_ATTEMPTS` times in all.
+    it is started again, up to `MOST_ATTEMPTS` times in all.
     """
     under_way = 0
     lost: list[Job] = []
@@ -167,8 +166,7 @@ def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ende
     """Record how a cell's job ended, if the job could not do so itself.
 
     Returns the end. Its state is "taken" if another process has run the cell since then, which can happen if this
-    process
-    was suspended for long.
+    process was suspended for long.
     is_retried: record a failed cell as pending.
     """
     job, is_ours = ended.job, True

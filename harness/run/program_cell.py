@@ -302,8 +302,7 @@ class ProgramCell:
         self._flush_rollouts(max(checkpoints, default=0), announced.step)
         checkpoints[announced.step] = announced.folder
         # The first checkpoint after the budget is used up is kept, because the cell is scored there. The checkpoint
-        # that the
-        # program resumed from is kept, because the program may still read it.
+        # that the program resumed from is kept, because the program may still read it.
         scored = next((step for step in sorted(checkpoints) if self._uses_budget(self._done_at(step))), None)
         for step in sorted(checkpoints)[:-KEPT]:
             if step not in (scored, self._resumed_at) and (not every or step % every):
@@ -365,8 +364,7 @@ class ProgramCell:
         """Yield the steps at which the cell may be scored, in order of preference, for the first finite one.
 
         Without divergence, the first checkpoint that has used up the budget comes first. The earlier checkpoints
-        follow,
-        newest first, and then the start.
+        follow, newest first, and then the start.
         """
         steps = sorted(self._written.checkpoints)
         over = [step for step in steps if self._uses_budget(self._done_at(step))]

@@ -69,8 +69,7 @@ class PromptOrder(ABC):
         exclude: the ids of the step's prompts so far, which a refill must not return.
 
         A refill uses separate random numbers and does not change the prompts of later steps. So an arm with refills and
-        an
-        arm without them continue with the same prompts, and stay paired.
+        an arm without them continue with the same prompts, and stay paired.
         """
 
     def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:  # noqa: B027
@@ -131,8 +130,7 @@ class Curriculum(PromptOrder):
     """From easy to hard: a window slides over the problems, sorted by difficulty, as the run progresses.
 
     At progress p, a step samples without replacement from the W problems that begin at index p * (P - W) of all P. W is
-    a
-    tenth of P, or the number that the step needs if that is larger. Problems of equal difficulty are in an order
+    a tenth of P, or the number that the step needs if that is larger. Problems of equal difficulty are in an order
     determined by the seed.
     """
 
@@ -201,11 +199,9 @@ class Retiring(PromptOrder):
     """Another order, in which solved prompts are retired (no positive resampling: ScaleRL, 2510.13786).
 
     A prompt is solved if at least a fraction of `retire_at` of its completions in a step are correct. A retired prompt
-    is
-    replaced as the other order would refill the step, so the remaining prompts are the same as in an arm that retires
-    none. At least as many prompts stay as a step takes. `TaskSpec` refuses a curriculum, whose window the retired
-    prompts
-    would widen.
+    is replaced as the other order would refill the step, so the remaining prompts are the same as in an arm that
+    retires none. At least as many prompts stay as a step takes. `TaskSpec` refuses a curriculum, whose window the
+    retired prompts would widen.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int, order: PromptOrder, retire_at: float) -> None:
@@ -253,8 +249,7 @@ class InModes(PromptOrder):
 
     The mode of each prompt is determined by seed and step, independently of other prompts. Arms with the same share use
     a prompt in the same mode. If the share is increased, every direct prompt stays direct. A problem in direct mode has
-    a
-    separate id in the records.
+    a separate id in the records.
     """
 
     ASKED_DIRECTLY = " (direct)"

@@ -45,8 +45,7 @@ def differences_from_now(provenances: Iterable[Mapping[str, object]]) -> dict[st
     """Return what differs between these provenances and this process: name -> (the recorded values, the present value).
 
     Names are those of packages, commit, python, platform and processor. Threads and GPU are left out, because only a
-    worker
-    knows them.
+    worker knows them.
     """
     now = _by_name({**_without_torch(), "commit": _commit()})
     then: dict[str, list[str]] = {}

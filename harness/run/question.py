@@ -91,8 +91,7 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
     with _writable(plan.folder(home)):
         for cell, record in zip(cells, records_of(cells, plan.folder(home) / "cells"), strict=True):
             # For another evaluation of a trained cell, this folder differs from the cell's own. The cell keeps the spec
-            # and code with
-            # which it was trained.
+            # and code with which it was trained.
             folder = record.evaluation_folder
             # Another `bench run` may have been quicker.
             if record.state in ("running", "done", "damaged"):
@@ -297,8 +296,7 @@ def _asks(plan: Plan) -> str:
     """Return the id of the question that looks are planned for: arms with training and evaluation, baseline and metric.
 
     Seeds, samples and problems are left out, because asking again with more of them is a further look. The margin is
-    left
-    out too, because it changes no interval.
+    left out too, because it changes no interval.
     """
     return digest({"arms": _conditions(plan), "baseline": plan.baseline, "metric": plan.metric})
 
@@ -394,8 +392,7 @@ def planned_looks(plan: Plan, most_seeds: int | None) -> list[int]:
     """Return the number of seeds at each look: each quarter of the largest number, and that number itself.
 
     Looks with fewer seeds than a sign test needs are left out. By default, the largest number is twice the number of
-    seeds
-    in the sweep file, but at least `FEWEST_MOST_SEEDS`.
+    seeds in the sweep file, but at least `FEWEST_MOST_SEEDS`.
     """
     most = most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list))
     # Looks must be fixed before any data are seen, so they depend only on the plan.

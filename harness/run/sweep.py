@@ -81,8 +81,7 @@ class SweepRun:
 
         while_running: called once, when the records exist.
         Raises GateError and RefusedError before any cell starts, and StoppedError if the disk is full. A failed cell
-        does
-        not stop the others unless `fail_fast` is set; its state shows the failure.
+        does not stop the others unless `fail_fast` is set; its state shows the failure.
         """
         self.plan.require_answerable()
         # Killed runs may have left temporary files.

@@ -26,8 +26,7 @@ def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Execut
     """Measure the pace of a cell with this spec.
 
     The measured cell trains STEPS steps, of which the last counts, and evaluates about as many samples as a step takes.
-    It
-    is not recorded. Stages use the home's cache if there is one, otherwise their results are discarded.
+    It is not recorded. Stages use the home's cache if there is one, otherwise their results are discarded.
     open_executor: returns an executor with a single slot for a home.
     Raises RefusedError if the cell fails, and EvalError if problems cannot be loaded.
     """

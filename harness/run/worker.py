@@ -252,8 +252,7 @@ class _Now:
 def main() -> None:
     home = Path(sys.argv[1])
     # Events are written to a copy of stdout. Descriptor 1 then becomes stderr, so that anything a library prints, even
-    # from
-    # C, does not break the protocol.
+    # from C, does not break the protocol.
     events, lock = os.dup(sys.stdout.fileno()), threading.Lock()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     redact_output()
@@ -281,8 +280,7 @@ def main() -> None:
 
 def _work(jobs: queue.SimpleQueue[str | None], home: Path, tell: Write) -> None:
     # Import everything slow now, before there is a job. Imported objects live until the end, so the garbage collector
-    # need
-    # not search them, which would take a fifth of the time.
+    # need not search them, which would take a fifth of the time.
     gc.disable()
     import harness.run.cell_job  # noqa: F401
     from harness.models.start import StartingPoint
@@ -383,9 +381,8 @@ def _watch(main_thread: int, tell: Write) -> None:
     """Send heartbeats that say for how long the main thread has made no progress, and where it is.
 
     After `NAMED_AFTER_S` without progress, the stack is written to the cell's log. No progress means that every
-    function
-    on the stack is still at the same instruction. Frames inside the outermost function of the user's code are not
-    compared, because code that waits for a server may look busy. One call of that function counts as one step.
+    function on the stack is still at the same instruction. Frames inside the outermost function of the user's code are
+    not compared, because code that waits for a server may look busy. One call of that function counts as one step.
     """
     place, still_s, told_s, is_logged = None, 0.0, 0.0, False
     looked_s = time.monotonic()
@@ -417,8 +414,7 @@ def _whereabouts(frame: FrameType) -> tuple[list[object], str]:
     """Return a thread's position, in a form to compare and in words.
 
     Frames are not kept, because they would keep tensors alive. The frame of the user's function is the exception: as
-    long
-    as it exists, no later call can be mistaken for it.
+    long as it exists, no later call can be mistaken for it.
     """
     stack, users = [frame], plugins.files_in_use()
     while (caller := stack[-1].f_back) is not None:

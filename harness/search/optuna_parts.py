@@ -52,10 +52,8 @@ def make_sampler(sampler: SearchSampler, trial: int) -> optuna.samplers.BaseSamp
     """Return the sampler for the values of one trial. Raises RefusedError for unknown options.
 
     Its seed depends only on the search's seed and the trial's number, so an interrupted search samples the same values
-    as
-    an uninterrupted one. There are two exceptions after a kill during sampling: qmc skips a point, and gp sees what it
-    had
-    stored for the trial.
+    as an uninterrupted one. There are two exceptions after a kill during sampling: qmc skips a point, and gp sees what
+    it had stored for the trial.
     """
     import optuna
 

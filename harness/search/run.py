@@ -77,9 +77,8 @@ class SearchRun:
 
         while_running: called once, when the records exist.
         Raises RefusedError before any trial starts. Raises StoppedError for anything that would stop every other trial
-        too:
-        a full disk, or a cell that was interrupted or whose server is unreachable. After Ctrl-C or a kill, the next run
-        continues the trials.
+        too: a full disk, or a cell that was interrupted or whose server is unreachable. After Ctrl-C or a kill, the
+        next run continues the trials.
         """
         base = self.plan.plan({"default": {}})
         if self.budget_is_left(0):
@@ -158,8 +157,7 @@ class SearchRun:
         """Return whether the search makes no more progress.
 
         This is so if the last trials used nothing of the budget, because their settings were tried before or are
-        invalid. A
-        budget of only tokens or hours would then never be used up.
+        invalid. A budget of only tokens or hours would then never be used up.
         """
         last = [spent_on(trial, self.folder) for trial in trials if trial.state.is_finished()][-IDLE_TRIALS:]
         counts_hours = self.plan.search.budget.hours is not None
@@ -273,8 +271,7 @@ class _Trials:
         """Return a trial that now belongs to this worker, with its values sampled.
 
         This happens in the same turn in which the trial was found. So its values do not depend on which other workers
-        sample,
-        and one of two trials with the same setting knows of the other.
+        sample, and one of two trials with the same setting knows of the other.
         """
         study = self.run.study
         values = study.draw(trial)
@@ -427,8 +424,7 @@ class _Trials:
         self._beaten_s = time.monotonic()
         for active in self._active:
             # If the database is busy, the next heartbeat follows in half a minute. If another worker has ended a trial,
-            # `_tell`
-            # notices it.
+            # `_tell` notices it.
             with suppress(StorageInternalError, UpdateFinishedTrialError):
                 self.run.study.claim(active.trial, self.owner)
 

@@ -114,10 +114,8 @@ def shortfall(
 
     The posterior is a mixture of Gaussian processes over length scale and amplitude, weighted by likelihood (Matern 5/2
     with a flat mean; Rasmussen and Williams 2006, equations 2.25, 4.17). Scores below the median that are also far
-    below
-    the best are raised, because a setting at which training collapsed says little about the peak. Scores near the best
-    are
-    kept, even if most trials are better, because they show how steep the peak is.
+    below the best are raised, because a setting at which training collapsed says little about the peak. Scores near the
+    best are kept, even if most trials are better, because they show how steep the peak is.
     """
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern

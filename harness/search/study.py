@@ -63,8 +63,7 @@ class SearchStudy:
     """The study of a plan, in a journal in `folder` or in the database at `storage_url`.
 
     Raises RefusedError if the storage cannot be opened, or if its study of this name belongs to another search or has
-    other
-    directions.
+    other directions.
     """
 
     def __init__(self, plan: SearchPlan, folder: Path, storage_url: str | None) -> None:
@@ -147,8 +146,7 @@ class SearchStudy:
         """Return whether this worker's claim on a trial is valid.
 
         If several workers claim a trial at once, the last one gets it. If the storage is in the search's own folder, a
-        `turn`
-        already excludes the others.
+        `turn` already excludes the others.
         """
         if self.storage_url is None:
             return True
@@ -198,10 +196,9 @@ class SearchStudy:
         """Return whether a worker is training a trial, in the words of `harness.records.lease.Leases.look`.
 
         A worker that shares this folder is recognised by its lease, whose lock ends with the worker. A worker with
-        another
-        folder is recognised by its heartbeats in the storage. A trial without an owner has just been requested by a
-        worker
-        with another folder, because those of this folder ask and claim in one `turn`. Call this in a `turn`.
+        another folder is recognised by its heartbeats in the storage. A trial without an owner has just been requested
+        by a worker with another folder, because those of this folder ask and claim in one `turn`. Call this in a
+        `turn`.
         """
         owner = trial.user_attrs.get("owner")
         if owner is None and self.storage_url is None:
@@ -223,8 +220,7 @@ class SearchStudy:
         """Return the values of a trial. They are sampled if it has none yet.
 
         All values are sampled before any is stored, and stored at once. Otherwise, after a kill in between, the rest
-        would be
-        sampled with the random numbers of the first.
+        would be sampled with the random numbers of the first.
         """
         from optuna.samplers import PartialFixedSampler, RandomSampler
 

@@ -98,8 +98,7 @@ def spent_on(trial: FrozenTrial, folder: Path) -> Spent:
     """Return what a trial has used so far. folder: the folder of the search.
 
     A trial that shares another trial's cells counts as zero. So does, until it ends, a trial that runs on a machine
-    with
-    another folder.
+    with another folder.
     """
     if trial.user_attrs.get("same_as") is not None:
         return Spent()

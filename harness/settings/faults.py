@@ -58,8 +58,7 @@ def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", l
     """
     details = error.errors(include_url=False)
     # pydantic also reports a list with faulty items as too short. An error whose location contains that of another one
-    # is
-    # therefore dropped.
+    # is therefore dropped.
     faulty_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
     for detail in details:
         if detail["loc"] in faulty_within:

@@ -114,8 +114,7 @@ class InWords:
 
 LARGEST_NUMBER = 1e30
 """The largest absolute value of a knob; its inverse is the smallest. Beyond these, a 32-bit number becomes infinite or
-0
-after a single multiplication.
+0 after a single multiplication.
 """
 
 KnobValue = str | float | int | None

@@ -14,14 +14,12 @@ class Acts:
 
     on: frozenset[Phase]
     """draw: which completions are sampled in training, and their rewards. train: the updates made with them, or how
-    often
-    training is evaluated. evaluate: how weights are evaluated, whether or not they were trained here. start: how
-    completions of the starting weights are sampled and graded, e.g. for pass rates.
+    often training is evaluated. evaluate: how weights are evaluated, whether or not they were trained here. start:
+    how completions of the starting weights are sampled and graded, e.g. for pass rates.
     """
     any_trainer: bool = False
     """Whether the knobs also have an effect if a program of the user trains. Other knobs then have one only if the
-    program
-    reads them.
+    program reads them.
     """
 
     def __init__(self, *on: Phase, any_trainer: bool = False) -> None:
@@ -47,14 +45,12 @@ class Hashed:
 
     by: Literal["value", "content", "nothing", "template", "grader", "judge"] = "value"
     """content: the content that the knob names is hashed instead of the name. nothing: the knob is not hashed, because
-    it
-    changes no number. template, grader, judge: the content is hashed, and also the name, unless it is the path of a
-    file.
+    it changes no number. template, grader, judge: the content is hashed, and also the name, unless it is the path of
+    a file.
     """
     at_default: bool = True
     """Whether the knob is hashed even at its default. False for a knob that was added when cells existed already, so
-    that
-    their hashes stay the same.
+    that their hashes stay the same.
     """
 
 

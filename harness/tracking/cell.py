@@ -235,8 +235,7 @@ def _shows_other_rows(run: MirroredRun, rows: dict[str, list[TimedRow]], is_over
     """Return whether the run shows rows that are no longer recorded.
 
     Rows that a resume removed may be recorded again with equal values. The same is true of rows that were being sent
-    when
-    the process was killed, but then their times differ, and MLflow would treat them as further points.
+    when the process was killed, but then their times differ, and MLflow would treat them as further points.
     """
     mirrored = _extents(run.tags, _MIRRORED_TAG)
     # As long as the cell runs, rows that a resume removed may return, so missing rows prove nothing yet.

@@ -55,8 +55,7 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
     """Import and call MLflow in this block: without output, with short timeouts, and with its errors as MirrorError.
 
     OSError becomes MirrorError too, because a full disk must not stop the training. So does ImportError, which a
-    missing
-    database driver raises.
+    missing database driver raises.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -136,8 +136,7 @@ def _complete(database: Path) -> None:
         old.execute("PRAGMA journal_mode = DELETE")  # so that all it holds is in the one file
         if _holds_rows(old):
             # Keep other writers out until the new file replaces this one. An empty database gets no transaction: after
-            # a kill, its
-            # journal would be applied to the new file.
+            # a kill, its journal would be applied to the new file.
             old.execute("BEGIN IMMEDIATE")
             with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(making)) as copy:
                 source.backup(copy)

@@ -117,8 +117,7 @@ class Mirror:
         """Send everything that is new, and return the number of points sent.
 
         Raises MirrorError if MLflow cannot be reached or refuses, and FileNotFoundError if the sweep was never run. If
-        the
-        records of cells are damaged, everything else is sent before it raises DamagedRecordError.
+        the records of cells are damaged, everything else is sent before it raises DamagedRecordError.
         """
         sweep = read_sweep(self.sweep_dir)
         # A search that has just begun has no study.json yet.

@@ -135,8 +135,7 @@ def log_points(client: MlflowClient, curves_of_runs: Mapping[str, Curves]) -> in
     """Add points to the curves of runs, by run id. Return the number of points.
 
     For a server, MLflow's client sends requests of 1000 points each. If a point is sent twice, because an answer was
-    lost
-    or a process was killed, MLflow recognises it by value, step and time. All three come from the records.
+    lost or a process was killed, MLflow recognises it by value, step and time. All three come from the records.
     """
     from mlflow.entities import Metric
 
@@ -196,8 +195,7 @@ def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) ->
     """Return the first samples of a final evaluation in MLflow's table format (pandas's "split").
 
     They are the first sample of each of the first TABLE_ROWS problems. These problems are the same in each cell, so
-    that
-    MLflow can show the completions of several cells next to each other.
+    that MLflow can show the completions of several cells next to each other.
     """
     statements = {(row["task"], row["problem_id"]): row for row in problems if row["split"] == "test"}
     rows: list[list[object]] = []

@@ -2,8 +2,7 @@
 
 `MlflowClient.log_batch` creates two objects per point, which takes 190 µs of processor time, compared with 10 to 15 µs
 here. A sweep of 200 cells x 500 steps has seven million points (`benchmarks/growth.py`), so mirroring it would take
-over
-twenty minutes instead of two. Everything else goes through the client, and so do points for a server.
+over twenty minutes instead of two. Everything else goes through the client, and so do points for a server.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ def add_points(uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
     """Add points to the curves of runs, by run id. Like `log_batch`, it does not add an existing point again.
 
     All points are added in one transaction, so that a database page that several runs change is written once. Values
-    must
-    be finite, and names valid in MLflow. Returns False, and adds nothing, if `uri` is a server or another kind of
-    database.
-    Raises SQLAlchemyError.
+    must be finite, and names valid in MLflow. Returns False, and adds nothing, if `uri` is a server or another kind of
+    database. Raises SQLAlchemyError.
     """
     from sqlalchemy import column, table, tuple_
     from sqlalchemy.dialects import postgresql, sqlite

@@ -42,10 +42,8 @@ class CommandTrainer(OutsideTrainer):
     )
     files: Annotated[Listed[str], REFERS] = Field(
         (),
-        description=(
-            "the program's files, relative to the sweep file; they are hashed and copied, with everything that they "
-            "import from their folders"
-        ),
+        description="the program's files, relative to the sweep file; they are hashed and copied, with everything that "
+        "they import from their folders",
     )
     uses: Annotated[Listed[str], NOT_HASHED] = Field(
         (), description="knobs, or sections, of bench that the program reads from its config file; it gets no others"

@@ -36,9 +36,7 @@ class Budget(Settings):
 
     steps: int = Field(
         ge=1,
-        description=(
-            "number of steps; a step is an optimiser step or a rollout batch, and has one row in metrics.jsonl"
-        ),
+        description="number of steps; a step is an optimiser step or a rollout batch, and has one row in metrics.jsonl",
     )
     generated_tokens: int | None = Field(
         None, ge=1, description=("completion tokens sampled in training; null = no limit")
@@ -52,16 +50,13 @@ class ProgramConfig(Settings):
     contract: int = Field(VERSION, description="the version of this contract")
     model: str = Field(description="folder of the starting weights (after any cold start) and the tokenizer")
     prompts: str | None = Field(
-        description=(
-            "JSONL file with one training prompt per line, in the order given by the seed; null if pairs come from a "
-            "data set"
-        )
+        description="JSONL file with one training prompt per line, in the order given by the seed; null if pairs come "
+        "from a data set"
     )
     pairs: str | None = Field(
         None,
-        description=(
-            "JSONL file with one pair of completions per line, in the same order; null unless the program reads `pairs`"
-        ),
+        description="JSONL file with one pair of completions per line, in the same order; null unless the program "
+        "reads `pairs`",
     )
     output: str = Field(description="folder for everything the program writes; each start has a separate folder")
     resume: str | None = Field(None, description="checkpoint folder to continue from; null = start from the beginning")
@@ -73,9 +68,8 @@ class ProgramConfig(Settings):
     )
     evaluate_every: int = Field(
         ge=0,
-        description=(
-            "also write a checkpoint to be evaluated at each multiple of this number of steps; 0 = only at the end"
-        ),
+        description="also write a checkpoint to be evaluated at each multiple of this number of steps; 0 = only at the "
+        "end",
     )
     device: str = Field(description="cpu or cuda")
     args: dict[str, Any] = Field({}, description="trainer.args")

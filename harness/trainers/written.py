@@ -55,8 +55,7 @@ class Lines:
         """Yield the lines since the last call, each with its position in words.
 
         has_ended: whether the writer has ended, so that a last line without a line break counts too. Raises
-        ContractError if a
-        line is not a JSON object.
+        ContractError if a line is not a JSON object.
         """
         if not self.path.exists():
             return
@@ -150,8 +149,7 @@ class Metrics:
         if step > self.done.step:
             raise ContractError("trainers.checkpoint_of_another_step", place=place, step=step, last_step=self.done.step)
         # The path is resolved first: with `..` or a link, it could lead out of the output folder, and old checkpoints
-        # are
-        # deleted.
+        # are deleted.
         folder = (self.folder / name).resolve()
         if folder == self.folder.resolve() or not folder.is_relative_to(self.folder.resolve()):
             raise ContractError("trainers.checkpoint_outside_folder", place=place, checkpoint=name, folder=self.folder)

@@ -76,8 +76,7 @@ class Learner(Protocol):
         """Do step number `step` (from 1), when the fraction `done_frac` of the run is done. Raises DivergedError.
 
         before_update: called once all completions are sampled and rewarded. Before that call, the state is still that
-        of the
-        previous step.
+        of the previous step.
         """
 
     def trainer_state(self) -> TrainerState:

@@ -49,10 +49,7 @@ Update = TypeVar("Update", PolicyUpdate, PreferenceUpdate)
 
 
 class Rollouts:
-    """Samples, grades and rewards completions as a spec says.
-
-    The names in the spec are resolved once, at creation.
-    """
+    """Samples, grades and rewards completions as a spec says. The names in the spec are resolved once, at creation."""
 
     def __init__(
         self,
@@ -67,8 +64,7 @@ class Rollouts:
         engine: samples from the sampling policy.
         past: earlier weights to sample from, or None to sample from the current weights.
         Raises RefusedError if a reward function of the user cannot be imported. Raises ValueError if a part lacks its
-        frozen
-        generator or scorer, or if one is given that no part needs.
+        frozen generator or scorer, or if one is given that no part needs.
         """
         examples = examples or Examples()
         generator, self._scorers = examples.generator, examples.scorers
@@ -99,8 +95,7 @@ class Rollouts:
         """Sample, grade and reward a step's completions.
 
         With zero_std=refill this repeats until enough groups have unequal rewards, `refill_max_rounds` is reached, or
-        no
-        unused prompt is left. The batch may then have fewer useful groups.
+        no unused prompt is left. The batch may then have fewer useful groups.
         done_frac: the fraction of the run that is done.
         Raises as `Writer.draw` and `reward`.
         """
@@ -272,8 +267,7 @@ class RolloutLearner(ABC, Generic[Update]):
         """Train on a step's rewarded completions.
 
         Returns the report, metrics about the selection of completions, and further columns of rollouts/*.parquet for
-        each
-        completion.
+        each completion.
         """
 
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:

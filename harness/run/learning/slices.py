@@ -82,8 +82,7 @@ class InSlices(Writer):
 
         Returns the completions of finished prompts, in the order in which they were begun. `under_way` changes only in
         `learned`. If no prompt is finished, further slices are sampled at once, because the step would otherwise change
-        no
-        weight. Raises as `Writer.draw`.
+        no weight. Raises as `Writer.draw`.
         """
         started_s = time.perf_counter()
         rows = list(self.under_way)
@@ -139,8 +138,7 @@ class InSlices(Writer):
         """Return the noise key of a slice.
 
         The first slice has the same key as a completion without slices. Each later slice has its own key, because the
-        noise of
-        a key is counted from the first token of a call.
+        noise of a key is counted from the first token of a call.
         """
         before = len(row.tokens)
         example = f"{row.example}/{before}" if before else row.example

@@ -111,8 +111,7 @@ class InOneTurn(AtOnce):
     """Writes complete completions, as `rollout.sampler` and `rollout.policy_frac` say.
 
     Seed and step determine which prompts the policy answers. Sampling noise depends only on the completion's key, so
-    the
-    policy answers these prompts with the same noise as in an arm in which it answers all prompts.
+    the policy answers these prompts with the same noise as in an arm in which it answers all prompts.
     """
 
     def __init__(

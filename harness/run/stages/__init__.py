@@ -98,8 +98,7 @@ class Stage:
     """Raises RefusedError if the result cannot be made with a model, e.g. because of the model's context."""
     scorer: Callable[[Path | None, RunSpec, LanguageModel], CompletionScorer] = _no_scorer
     """Maps (result, spec, starting weights) to the scorer of the reward parts that name this stage. The result is None
-    if the
-    stage was not needed.
+    if the stage was not needed.
     """
     in_report: bool = False
     """Whether sweep.json contains the results, by arm, in the field with the stage's name."""

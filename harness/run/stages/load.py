@@ -55,8 +55,7 @@ def _require_teacher(context: StageContext, student: LanguageModel) -> None:
     """Raise RefusedError if the teacher does not suit the student.
 
     This is so if it cannot be loaded, has another vocabulary, or has too short a context. Raises EvalError if its
-    prompt
-    shows a solution and a problem has none.
+    prompt shows a solution and a problem has none.
     """
     from harness.models.language_model import require_same_vocabulary
     from harness.training.token_scores import output_head

@@ -6,8 +6,7 @@ end-of-sequence token. The rules for what is too long are as follows; `PairCount
 * A prompt that fills the model's context, or a pairs.max_tokens beyond that context, is refused.
 * A pair whose prompt leaves no room under pairs.max_tokens is dropped.
 * If a side (prompt and completion) exceeds pairs.max_tokens, pairs.too_long=drop drops the pair.
-  pairs.too_long=truncate
-  truncates the side, which then has no end-of-sequence token.
+  pairs.too_long=truncate truncates the side, which then has no end-of-sequence token.
 * Pairs with the same tokens on both sides after truncation are dropped.
 """
 
@@ -40,8 +39,7 @@ def _make(path: Path, context: StageContext) -> None:
     """Write the encoded pairs, with log-probs under the starting weights if the objective needs them.
 
     Raises EvalError if pairs cannot be loaded or are faulty. Raises RefusedError as `encode_pairs`, and if there are
-    fewer
-    pairs than a step needs.
+    fewer pairs than a step needs.
     """
     from harness.run.encoded_pairs import save_pairs
 
@@ -67,8 +65,7 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
     """Encode pairs as tokens. Pairs that are too long are treated by the rules of this module.
 
     Raises RefusedError in these cases: a prompt fills the context or has no tokens, pairs.max_tokens exceeds the
-    context,
-    both sides of a pair have the same tokens, or no pair is left.
+    context, both sides of a pair have the same tokens, or no pair is left.
     """
     import torch
 
