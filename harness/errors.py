@@ -156,5 +156,4 @@ def shown(value: object, most_characters: int = 120) -> str:
 
 
 def note(message: str) -> None:
-    """Print a line for the user to stderr."""
     print(message, file=sys.stderr, flush=True)

@@ -350,7 +350,6 @@ class RowShare:
     """The rows of a batch (int64 indices), divided among the processes."""
 
     of_process: list[Tensor]
-    """The rows of each rank."""
 
     @classmethod
     def of(cls, rows: Tensor, tokens: Tensor, divisible: bool = True) -> RowShare:
@@ -373,7 +372,6 @@ class RowShare:
 
     @property
     def own(self) -> Tensor:
-        """The rows of this process."""
         return self.of_process[Processes.here().rank] if len(self.of_process) > 1 else self.of_process[0]
 
     def micro_batches(self, split: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:

@@ -160,7 +160,6 @@ def require_any_done(sweep: SweepRecord, so: str) -> None:
 
 
 def warn_of_damage(cells: Iterable[CellRecord]) -> None:
-    """Print a warning for each damaged cell."""
     for cell in cells:
         if (status := cell.read_status())["state"] == "damaged":
             note(f"warning: {cell.arm}-s{cell.seed} is damaged and left out: {status['reason']}")

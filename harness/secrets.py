@@ -115,8 +115,6 @@ def _write(target: int, text: str) -> None:
 
 
 class _Redacting:
-    """An output stream that redacts everything written to it."""
-
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 

@@ -75,7 +75,6 @@ class Leftover:
 
     path: Path
     what: str
-    """A description of what it is."""
     n_bytes: int
     cell: CellRecord | None = None
     """The cell that it is or belongs to, whose lease protects it; None for results in the cache."""
@@ -179,7 +178,6 @@ def _is_result(file: str, stages: Iterable[str]) -> bool:
 
 
 def _key(file: str) -> str:
-    """Return the name of a file without its endings."""
     return file.partition(".")[0]
 
 

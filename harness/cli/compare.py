@@ -354,7 +354,6 @@ def _how_to_run(side: Runs) -> str:
 
 
 def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[object, object]]:
-    """Map each knob that differs to its values on both sides."""
     from harness.plan.gate import imported_settings_that_differ, values_that_differ
 
     foreign = [side.sweep.is_imported for side in (treatment, baseline)]

@@ -61,7 +61,6 @@ def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequ
 
 
 def _translation_document(translation: Translation) -> dict[str, object]:
-    """Return the document that --json prints for --as."""
     return {
         "trainer": translation.dialect.title,
         "config": translation.config.name,
@@ -98,7 +97,6 @@ def _print_translation(name: str, translation: Translation) -> None:
 
 
 def _understood_document(understood: Understood, others: Sequence[str]) -> dict[str, object]:
-    """Return the document that --json prints for --from."""
     return {
         "trainer": understood.dialect.title,
         "config": understood.config.name,

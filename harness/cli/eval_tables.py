@@ -60,7 +60,6 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
 
 
 def print_lm_eval(label: str, result: LmEvalResult, folder: Path) -> None:
-    """Print lm-eval's own scores unchanged."""
     n_docs = {task.name: str(task.n_docs) for task in result.tasks}
     print_table(
         f"{label}, lm-eval's tasks",

@@ -50,8 +50,6 @@ _SHORTEST_STALL_S = 10
 
 @dataclass
 class ChosenExecutor:
-    """The executor selected by --executor."""
-
     given: str
     """The value of --executor: a name, optionally followed by a colon and an argument."""
     home: Path

@@ -242,8 +242,6 @@ def _display() -> Progress:
 
 
 class InterruptedByUserError(BenchError):
-    """The user pressed Ctrl-C."""
-
     exit_code = 128 + signal.SIGINT
 
 
@@ -257,8 +255,6 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Work(Protocol[Result]):
-    """A sweep or a search that can be run."""
-
     @property
     def folder(self) -> Path: ...
     def run(self, observer: Observer, while_running: Callable[[], object]) -> Result: ...

@@ -59,8 +59,6 @@ KINDS = {
 
 @dataclass(frozen=True)
 class ListingLine:
-    """A line of a listing."""
-
     name: str
     description: str
     origin: Path | None = None
@@ -120,7 +118,6 @@ def _kinds(word: str) -> Iterator[Kind[object]]:
 
 
 def _things(word: str) -> Iterator[ListingLine]:
-    """Yield all things of a kind, shipped or from plug-ins."""
     for kind in _kinds(word):
         for name in kind.names():
             source = kind.source(name)
@@ -306,7 +303,6 @@ def _exists(name: str) -> str | None:
 
 
 def _show_algorithm(name: str, settings: Sequence[str], json: bool) -> None:
-    """Print an algorithm with the overrides of --set."""
     from algorithms import active_knobs, describe, formula
 
     preset, objective = describe(name), find_objective(name, settings)

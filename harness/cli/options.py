@@ -77,7 +77,6 @@ PREFIX = "objective."
 
 
 def knob_text(value: object) -> str:
-    """Return a knob's value as text for users."""
     return "none" if value is None else str(value)
 
 

@@ -45,8 +45,6 @@ MOST_NAMED_KNOBS = 8
 
 
 class PlannedCellRow(TypedDict):
-    """A cell in the --json output of `bench plan`."""
-
     arm: str
     seed: int
     hash: str | None
@@ -64,7 +62,6 @@ class PlannedSearchRow(TypedDict):
     knobs: list[str]
     trials: int
     ended: int
-    """The number of trials that have ended."""
     seeds: list[int]
     values: dict[str, object] | None
     """The best setting; None until the search has ended."""
@@ -77,7 +74,6 @@ class Detectable:
     pp: float | None
     """None if there are too few replicates for a test."""
     origin: str
-    """The source of the sd."""
     sd_pp: float
     contrasts: int
 
@@ -106,7 +102,6 @@ class PlanView:
     detectable: Detectable
 
     def as_json(self) -> dict[str, object]:
-        """Return the document that --json prints."""
         planned, gate, found = self.planned, self.planned.gate, self.detectable
         return {
             "sweep": planned.sweep.name,

@@ -56,7 +56,6 @@ class PowerDesign:
     sweep: str
     baseline: str
     n_seeds: int
-    """The number of seeds of the sweep."""
     alpha: float
     """The significance level that the contrasts share."""
     n_contrasts: int
@@ -79,7 +78,6 @@ class PowerDesign:
         flagged_seeds: Sequence[int] = (),
         sd_unflagged_pp: float = math.nan,
     ) -> PowerRow:
-        """Return the row of a contrast."""
         from reports.statistics import MIN_PAIRS, power, sd_upper_bound
 
         alpha, n = self.alpha_each, n_pairs or self.n_seeds
@@ -254,7 +252,6 @@ def _assumed(
 
 
 def _document(design: PowerDesign, rows: Sequence[PowerRow]) -> dict[str, object]:
-    """Return the document that --json prints."""
     from reports.statistics import TARGET_POWER
 
     return {

@@ -70,7 +70,6 @@ def freeze(
     on_gpu = ChosenExecutor(executor, folder).on_gpu
 
     def planned_with(count: int | None) -> Plan:
-        """Return the plan with this number of seeds."""
         return with_known_tuning(make_plan(sweep, profile, set_ or [], count, words("--arms", arms), on_gpu), folder)
 
     planned = planned_with(seeds)

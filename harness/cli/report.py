@@ -272,7 +272,6 @@ def print_judgement(verdict: str, sentence: str) -> None:
 
 
 def page_of(folder: Path) -> Path:
-    """Return the path of a run's page."""
     return folder / "report" / "index.html"
 
 
@@ -314,5 +313,4 @@ def compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[lis
 
 
 def _without(values: list[str], place: int) -> list[str]:
-    """Return the values without the value at one index."""
     return values[:place] + values[place + 1 :]

@@ -24,8 +24,6 @@ class CellNow(TypedDict):
 
 
 class StatusCell(CellNow):
-    """A cell in the --json output of `bench status`."""
-
     lacks: str | None
     step: int
     steps: int | None
@@ -107,7 +105,6 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
 
 
 def states_of(records: Sequence[CellRecord]) -> list[CellNow]:
-    """Return a row with the state of each cell."""
     return [
         {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": now["state"], "reason": now.get("reason")}
         for cell in records
@@ -147,7 +144,6 @@ def _is_ended_by_budget(cell: StatusCell, budget_frac: float) -> bool:
 
 
 def _steps(cell: StatusCell, budget_frac: float, is_imported: bool) -> str:
-    """Return a cell's progress as text."""
     step, steps = cell["step"], cell["steps"]
     if steps == 0:
         return "unknown" if is_imported else "none, only evaluates"

@@ -96,7 +96,6 @@ def goes_on(record: SweepRecord) -> bool:
 
 
 def is_settled(verdicts: Collection[str]) -> bool:
-    """Return whether every contrast has a verdict."""
     return not UNSETTLED & {*verdicts}
 
 

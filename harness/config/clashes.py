@@ -50,7 +50,6 @@ def clashes(spec: RunSpec) -> Iterator[str]:
 
 
 def _grading_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield all problems with a spec's graders."""
     yield from _own_problems(spec)
     yield from _asked_judge_problems(spec)
     yield from _code_problems(spec)

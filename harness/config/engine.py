@@ -51,8 +51,6 @@ class EngineMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineBackend:
-    """A kind of engine."""
-
     name: str
     """The value of `rollout.engine` that selects this engine."""
     title: str
@@ -85,7 +83,6 @@ class EngineBackend:
 
     @property
     def summary(self) -> str:
-        """A line that describes the engine and names its devices."""
         default = f" (the default on {' and '.join(self.default_on)})" if self.default_on else ""
         return f"{self.description}; on {', '.join(self.devices)}{default}"
 

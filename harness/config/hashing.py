@@ -336,7 +336,6 @@ def _knobs(spec: RunSpec) -> dict[str, object]:
 
 @cached
 def _how_hashed(name: str) -> tuple[Hashed, object]:
-    """Return how a knob enters hashes and its default."""
     knob = knob_at(name)
     # An unknown knob is hashed by its value.
     return (Hashed(), None) if knob is None else (knob.mark(Hashed) or Hashed(), knob.default)

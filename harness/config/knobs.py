@@ -26,7 +26,6 @@ def spec_knobs() -> Mapping[str, Knob]:
 
 @cached
 def knob_facts() -> dict[str, KnobFacts]:
-    """Return what a user must know to set each knob."""
     return {name: facts_of(knob) for name, knob in spec_knobs().items()}
 
 

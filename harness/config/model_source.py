@@ -32,7 +32,6 @@ class ModelSource:
 
     @property
     def path(self) -> Path:
-        """The folder or file of a local source."""
         return TINY if self.kind == "builtin" else Path(self.name).expanduser()
 
     def fingerprint(self) -> str:

@@ -79,7 +79,6 @@ class RewardSpec(Settings):
 
     @property
     def has_answer_term(self) -> bool:
-        """Whether the loss has a supervised term on gold answers."""
         return bool(self.parts.get(Jepo.name)) and self.of(Jepo).supervised > 0
 
     def contradictions(self) -> Iterator[str]:

@@ -103,7 +103,6 @@ class RunSpec(Settings):
 
     @property
     def templates(self) -> list[str]:
-        """The names of all prompt templates that this spec uses."""
         teacher = self.teacher
         others = [] if teacher.type == "none" or teacher.template is None else [teacher.template]
         others += self.scorer_templates.values()
@@ -179,7 +178,6 @@ class RunSpec(Settings):
 
     @property
     def runs_code(self) -> bool:
-        """Whether the cell runs programs that the policy writes."""
         return any(map(runs_code, self.graders))
 
     @property
@@ -189,12 +187,10 @@ class RunSpec(Settings):
 
     @property
     def optimizer_steps_per_rollout(self) -> int:
-        """The number of optimiser steps on each rollout batch."""
         return self.train.updates_per_rollout * self.train.epochs
 
 
 _SHOWN = 3
-"""The most fields that the message lists."""
 
 
 def recorded_spec(cell: CellRecord) -> RunSpec:

@@ -95,7 +95,6 @@ class KnobRange(Settings):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The low and high end of a numeric range."""
         given = self.float_ or self.int_ or self.log
         assert given is not None
         return given
@@ -206,7 +205,6 @@ SearchedKnobs = Annotated[
     AfterValidator(_known_knobs),
     AfterValidator(_conditions_name_searched_knobs),
 ]
-"""Maps each knob to its range."""
 
 
 class Search(Settings):
@@ -289,7 +287,6 @@ class Tune(Settings):
 
     @property
     def seed_list(self) -> list[int]:
-        """The seeds on which every trial is trained."""
         return [TUNING_SEED + i for i in range(self.seeds)]
 
     def search(self, metric: str) -> Search:

@@ -94,7 +94,6 @@ class OutsideTrainer(Trainer):
         return self.env
 
     def arguments(self, spec: RunSpec) -> dict[str, object]:
-        """Return the `args` for the program's config file."""
         return dict(self.args)
 
     def columns(self, spec: RunSpec) -> dict[str, str]:
@@ -138,7 +137,6 @@ TRAINERS: Kind[type[Trainer]] = Kind(
 
 
 TrainerChoice = Annotated[Trainer, OneOf(TRAINERS), InWords(default=BENCH)]
-"""The type of the field in a spec."""
 BY_BENCH = Field({"type": BENCH}, validate_default=True)
 
 

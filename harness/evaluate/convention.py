@@ -33,8 +33,6 @@ def own_spec(subject: Subject) -> RunSpec:
 
 @dataclass(frozen=True)
 class Convention:
-    """How bench's tasks are sampled, graded and scored."""
-
     temperature: float
     top_p: float
     max_completion_tokens: int
@@ -53,7 +51,6 @@ class Convention:
     problems: int | None = None
     """The number of problems per task; None for all."""
     fits_context: bool = True
-    """See `Conditions`."""
     asked: frozenset[str] = frozenset()
     """The fields that the user changed. A remark names those that have no effect."""
 
@@ -98,7 +95,6 @@ class Convention:
         return replace(self, **given, asked=asked)
 
     def samples_of(self, task: str) -> int:
-        """Return the number of samples per problem for a task."""
         return self.samples_by_task.get(task, self.samples)
 
     def evaluations(

@@ -41,13 +41,10 @@ class TaskEvaluation:
     conditions: Conditions
     problems: Sequence[Problem]
     samples: int
-    """The number of samples per problem."""
     ks: Sequence[int]
-    """The values of k in pass@k."""
     warning: str | None = None
     """A warning to show next to the scores, e.g. that the rows differ from the pinned ones."""
     allow_code: bool = False
-    """Whether programs that the model writes may be run."""
 
     @property
     def name(self) -> str:
@@ -166,5 +163,4 @@ class TaskEvaluation:
 
 
 def _keys(rows: Sequence[SampleRow]) -> set[tuple[str, int]]:
-    """Return the pair (problem id, sample) of each row."""
     return {(row["problem_id"], row["sample"]) for row in rows}

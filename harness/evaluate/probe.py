@@ -39,5 +39,4 @@ class StatementProbe:
         raise NotImplementedError
 
     def show(self, summaries: Sequence[Mapping[str, object]]) -> None:
-        """Print summaries, one for each task."""
         raise NotImplementedError

@@ -30,8 +30,6 @@ from harness.sampling.store import OnProgress, RememberingSampler, ignore_progre
 
 @dataclass(frozen=True)
 class LmEvaluation:
-    """An evaluation by lm-eval."""
-
     tasks: Sequence[str]
     """The names of tasks, groups or tags."""
     documents: int | None = None
@@ -81,19 +79,14 @@ class LmEvaluation:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """The results of a suite on one model."""
-
     label: str
-    """The model's label."""
     evaluations: list[dict[str, Any]]
     """The contents of scores.json, one for each evaluation."""
     samples: list[list[SampleRow]]
-    """The samples that each evaluation was computed from."""
     lm_eval: LmEvalResult | None
     lm_eval_folder: Path | None
     """The folder with `<task>.json` for each of lm-eval's tasks."""
     memorisation: list[dict[str, object]]
-    """The results of the probe, one for each task."""
 
     @property
     def lm_eval_files(self) -> list[Path]:

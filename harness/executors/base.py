@@ -23,8 +23,6 @@ JobState = Literal["done", "refused", "failed", "interrupted", "away", "taken", 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One piece of work."""
-
     kind: str
     """`cell`, or the name of a stage."""
     path: str
@@ -32,7 +30,6 @@ class Job:
     spec: RunSpec
     """The spec of the cell, or of one of the cells that share the stage."""
     plugins: Sequence[str] = ()
-    """The names of the user's modules to load."""
     folders: Sequence[str] = ()
     """The folders in which the modules are searched for (`harness.plugins.use`)."""
     code: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +54,6 @@ class Job:
         return replace(self, spec=self.spec.model_copy(update={"train": seen}))
 
     def to_json(self) -> dict[str, object]:
-        """Return the job as a JSON document for a worker."""
         return {**vars(self), "spec": self.spec.model_dump(mode="json")}
 
     @classmethod
@@ -91,8 +87,6 @@ class Event(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Progress:
-    """A report from a running job."""
-
     job: Job
     event: Event
 
@@ -107,7 +101,6 @@ class Ended:
     output: str = ""
     """The output of the worker, if it crashed."""
     where: str = ""
-    """The name of the slot."""
     again: bool = False
     """Whether to retry the job, because not the job but the slot failed."""
 
@@ -281,8 +274,6 @@ def _last_place(output: str) -> str | None:
 
 @dataclass(frozen=True)
 class ExecutorKind:
-    """An executor under its name in `--executor`."""
-
     name: str
     summary: str
     make: Callable[[Sequence[Slot], Path, str], Executor]

@@ -39,7 +39,6 @@ class _Worker:
     model: str | None = None
 
     def tell(self, line: str) -> None:
-        """Write a line to the worker's stdin."""
         assert self.process.stdin is not None
         # A worker that has just died cannot read the line. Its job then fails when the worker's output ends.
         with suppress(BrokenPipeError):

@@ -75,7 +75,6 @@ class Slot:
         return {**inherited, **self.environment}
 
     def shared(self, among: int) -> Slot:
-        """Return one of `among` equal shares of the slot."""
         if self.kind == "cpu" or among == 1:
             return self
         share = 1 / among
@@ -84,8 +83,6 @@ class Slot:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, or a MIG instance."""
-
     id: str
     """The GPU's name in `CUDA_VISIBLE_DEVICES`. For a card, this is its index in PCI bus order, because not every
     library accepts UUIDs there.
@@ -94,7 +91,6 @@ class Gpu:
     name: str
     memory_bytes: int | None = None
     parts: tuple[Gpu, ...] = ()
-    """The MIG instances of a card."""
 
 
 def local_slots(given: str = "") -> list[Slot]:
@@ -188,7 +184,6 @@ def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int, pr
 
 
 def gpu_here() -> bool:
-    """Return whether this process may use a GPU."""
     return bool(visible_gpus())
 
 

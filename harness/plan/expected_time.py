@@ -42,7 +42,6 @@ class Pace:
 
     spec: RunSpec
     step_s: float
-    """The mean time of a step."""
     filled_frac: float
     """The tokens generated per step, as a fraction of the most that a step can generate."""
     sample_s: float
@@ -180,7 +179,6 @@ class ExpectedTime:
     """The number of cells or steps that the estimate is based on."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the estimate as a JSON document."""
         return {
             "seconds": self.seconds,
             "cells": self.cells,

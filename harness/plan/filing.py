@@ -47,7 +47,6 @@ class PlannedCell:
 
     @property
     def directory(self) -> str:
-        """The name of the cell's folder."""
         return cell_directory_name(self.arm, self.seed, self.hash)
 
     def record(self, cells: Path) -> CellRecord:

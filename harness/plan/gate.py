@@ -22,7 +22,6 @@ NOT_READ = "(not read)"
 NOT_GIVEN = "(not given)"
 """The value of one of a program's own settings that is not set."""
 _MOST_PAIRS_NAMED = 20
-"""The most messages about pairs of arms to show."""
 EVALUATION = "eval."
 """The prefix of the knobs that determine how arms are evaluated."""
 
@@ -32,7 +31,6 @@ class GateReport:
     """The result of comparing the arms' settings."""
 
     differs: list[str]
-    """The knobs in which any two arms differ."""
     violations: dict[str, dict[str, object]]
     """The refused knobs, with each arm's value: knobs that were not declared, and all knobs of the evaluation."""
     over_checkpoint: bool = False
@@ -40,7 +38,6 @@ class GateReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no knob is refused."""
         return not self.violations
 
     def message(self) -> str:

@@ -26,7 +26,6 @@ from harness.plan.model_shape import ModelShape, find_shape
 GIB = 2**30
 FLOAT32_BYTES = 4
 PROMPT_TOKENS = 256
-"""The assumed length of a prompt."""
 PROMPT_CONTEXT_FRAC = 0.25
 """If the context is small, a prompt is assumed to fill at most this fraction of it."""
 

@@ -113,14 +113,12 @@ class ModelShape:
 
     @property
     def layer_matrices(self) -> int:
-        """The number of weights in the matrices of one layer."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
         # Queries and output, then keys and values, then gate, up and down of the MLP.
         return 2 * d * a + 2 * d * kv + 3 * d * i
 
     @property
     def layer_parameters(self) -> int:
-        """The number of parameters of one layer."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
         attention = (a + 2 * kv if self.qkv_bias else 0) + (d if self.output_bias else 0)
         mlp = 2 * i + d if self.mlp_bias else 0
@@ -236,7 +234,6 @@ def _read_header(file: BinaryIO) -> tuple[dict[str, object], set[str]]:
 
 
 def _number(file: BinaryIO, form: str) -> Any:
-    """Read one little-endian number."""
     return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))[0]
 
 

@@ -37,12 +37,10 @@ class PlannedCost:
 
     cells: int
     generated_tokens_at_most: int
-    """Tokens generated in training."""
     scored_tokens_at_most: int
     """Tokens that models process again to score the likelihood of gold texts. Prompts and gold texts are not counted.
     """
     teacher_tokens_at_most: int
-    """Completion tokens that teachers score."""
     eval_samples_at_most: int | None
     """None if all problems of a task are evaluated, because their number is not known before the data are loaded."""
     memory: MemoryEstimate | None
@@ -51,7 +49,6 @@ class PlannedCost:
     """The arm that needs the most memory."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the cost as a JSON document."""
         bounds = {name: value for name, value in asdict(self).items() if name not in ("memory", "largest_arm")}
         memory = None if self.memory is None else {"arm": self.largest_arm, **self.memory.as_json()}
         return {**bounds, "memory": memory}
@@ -73,12 +70,10 @@ class Plan:
 
     @property
     def sweep(self) -> SweepFile:
-        """The sweep file."""
         return self.request.sweep
 
     @property
     def profile(self) -> str:
-        """The name of the profile."""
         return self.request.profile
 
     @property
@@ -97,7 +92,6 @@ class Plan:
 
     @property
     def first_spec(self) -> RunSpec:
-        """The spec of the first arm."""
         return next(iter(self.arms.values()))
 
     @property
@@ -150,7 +144,6 @@ class Plan:
         return [] if self.sweep.tune is None else [arm for arm in self.arms if arm not in self.request.tuned]
 
     def folder(self, home: Path) -> Path:
-        """Return the folder of the sweep's records."""
         return home / self.sweep.name
 
     def record(self, cell: PlannedCell, home: Path) -> CellRecord:

@@ -53,16 +53,11 @@ class SweepRequest:
 
     sweep: SweepFile
     path: Path
-    """The path of the sweep file."""
     profile: str
-    """The name of the profile."""
     profile_path: Path
     settings: tuple[str, ...] = ()
-    """The values of the options --set."""
     seeds: int | None = None
-    """The value of the option --seeds."""
     arms: tuple[str, ...] = ()
-    """The value of the option --arms."""
     tuned: Mapping[str, TunedArm] = field(default_factory=dict)
     """Maps each arm to the result of the search that `tune` requires."""
     asked_in: Path | None = None

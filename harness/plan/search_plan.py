@@ -38,7 +38,6 @@ _ENDS = (0, -1)
 _LONGEST_NAME = 255
 """The limit of common file systems on the name of a folder, in bytes."""
 _WILCOXON: dict[str, object] = {"p_threshold": 0.1, "n_startup_steps": 2}
-"""The default options of Optuna's WilcoxonPruner."""
 _FEWEST_PAIRS = 2
 """The fewest pairs that this pruner compares, whatever its options."""
 
@@ -56,17 +55,14 @@ class SearchPlan:
 
     @property
     def sweep(self) -> SweepFile:
-        """The sweep file."""
         return self.request.sweep
 
     @property
     def path(self) -> Path:
-        """The path of the sweep file."""
         return self.request.path
 
     @property
     def profile(self) -> str:
-        """The name of the profile."""
         return self.request.profile
 
     @property
@@ -93,7 +89,6 @@ class SearchPlan:
         return self._specs[key]
 
     def plan(self, settings: Mapping[str, Mapping[str, object]]) -> Plan:
-        """Return a plan whose arms are these settings."""
         specs = {arm: {seed: self.spec(values, seed) for seed in self.seeds} for arm, values in settings.items()}
         firsts = {arm: by_seed[self.seeds[0]] for arm, by_seed in specs.items()}
         return Plan(
@@ -107,11 +102,9 @@ class SearchPlan:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds on which each trial is trained."""
         return self.request.seed_list
 
     def folder(self, home: Path) -> Path:
-        """Return the folder of the search's records."""
         return home / self.sweep.name
 
     @property
@@ -205,7 +198,6 @@ def _require_short_name(plan: SearchPlan) -> None:
 
 
 def _with_task(objective: str, tasks: Sequence[str]) -> str:
-    """Return an objective with its task filled in."""
     if objective == GENERATED_TOKENS:
         return objective
     task, _, metric = objective.removeprefix("eval.final.").rpartition(".")

@@ -38,8 +38,6 @@ BARE_MODEL = Layer(
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to evaluate."""
-
     label: str
     """The subject's name in folders and tables."""
     spec: RunSpec

@@ -250,7 +250,6 @@ class SweepFile(Settings):
                 yield f"{name} is given with checkpoint, where {instead[name]}. Leave one of the two out."
 
     def _without_effect_on_a_search(self) -> Iterator[str]:
-        """Yield the keys that have no effect on a search."""
         instead = {
             "ablate": "the searched knobs are what differs",
             "co_changes": "the searched knobs are what differs",
@@ -306,7 +305,6 @@ class SweepFile(Settings):
 
     @property
     def seed_list(self) -> list[int]:
-        """The list of seeds."""
         return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
 

@@ -82,7 +82,6 @@ def digest(plan: SearchPlan) -> str:
 
 
 def searches_begun(plan: Plan, home: Path) -> list[str]:
-    """Return the arms whose tuning has begun."""
     begun = [arm for arm, search in arm_searches(plan.request).items() if (search.folder(home) / STUDY).exists()]
     return list(dict.fromkeys([*plan.request.tuned, *begun]))
 
@@ -110,7 +109,6 @@ def with_tuning(plan: Plan, found: Mapping[str, TunedArm]) -> Plan:
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
-    """Yield warnings about the tuning of the arms."""
     outside = [arm for arm, search in arm_searches(plan.request).items() if search.default_values() is None]
     if outside:
         yield (

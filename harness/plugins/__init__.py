@@ -237,7 +237,6 @@ def _executed(name: str, named_by: str) -> ModuleType:
 
 @functools.cache
 def _registered() -> tuple[_Outside, ...]:
-    """Return the plug-ins of installed packages."""
     # This module is imported late, because it takes a third of the time of `bench --help`.
     from importlib import metadata
 
@@ -336,7 +335,6 @@ class Kind(Generic[Thing]):
         return {name: thing for name, (thing, _) in self._known().items()}
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all things."""
         return tuple(self._known())
 
     def find(self, name: str) -> Thing:

@@ -352,13 +352,11 @@ def require_known(code: str, name: str, named_in: Path) -> None:
 
 
 def require_all(name: str, path: Path) -> None:
-    """Raise RefusedError unless all code is trusted."""
     if not _trusts_all:
         raise RefusedError(why_not(name, path))
 
 
 def is_trusted(module: UserModule) -> bool:
-    """Return whether a module that records name may run."""
     own = not module.installed and all(map(is_own, module.files.values()))
     return own or is_known(of_module(module))
 

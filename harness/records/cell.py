@@ -103,7 +103,6 @@ def checked_status(folder: Path) -> tuple[Status, str | None]:
 
 
 def with_remedy(fault: str, folder: Path) -> str:
-    """Return the fault with advice on what to do about it."""
     return f"{fault}. Restore it, or move {folder} away and run the sweep again."
 
 
@@ -364,10 +363,7 @@ class CellRecord:
         return [{name: value for name, value in start.items() if name not in _START} for start in starts]
 
     def read_steps(self) -> list[dict[str, Any]]:
-        """Return the rows of steps.jsonl.
-
-        Raises DamagedRecordError if a row is damaged, or if a finished cell has fewer rows than steps.
-        """
+        """Return the rows of steps.jsonl. Raises DamagedRecordError."""
         # The steps are counted before the rows are read, because the cell may finish in between.
         n_steps = self._finished_steps()
         rows = self._current(read_jsonl(self.path / "steps.jsonl"))

@@ -31,7 +31,6 @@ class Extent(TypedDict, total=False):
 
 
 Counted = Mapping[str, Extent]
-"""Maps the name of a file or folder to its extent."""
 
 
 def is_counted(document: Mapping[str, object]) -> bool:

@@ -378,10 +378,7 @@ class ProblemRow(_Problem, total=False):
 
 
 def read_problems(path: Path) -> list[ProblemRow]:
-    """Return each problem once, in the order of first use, or [] if there is no file.
-
-    Raises DamagedRecordError if a row is damaged.
-    """
+    """Return each problem once, in the order of first use, or [] if there is no file. Raises DamagedRecordError."""
     first: dict[tuple[str, str, str], ProblemRow] = {}
     for row in typed_rows(path, read_jsonl(path), ProblemRow):
         first.setdefault((row["task"], row["split"], row["problem_id"]), row)

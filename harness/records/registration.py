@@ -31,8 +31,6 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Registration:
-    """A registered question."""
-
     asked: dict[str, object]
     """The question's text, comparison and seeds."""
     cells: dict[str, dict[str, str]]
@@ -59,7 +57,6 @@ class Registration:
 
     @property
     def is_as_written(self) -> bool:
-        """Whether the contents match the digest."""
         return self.digest == self._digest_of_contents
 
     @property
@@ -105,10 +102,7 @@ _NOT_DIGESTED = ("time", "digest")
 
 
 def read_registration(folder: Path) -> Registration | None:
-    """Return the registration in a sweep's folder, or None if there is none.
-
-    Raises DamagedRecordError if the file is not a registration, and as `require_schema`.
-    """
+    """Return the registration in a sweep's folder, or None if there is none. Raises DamagedRecordError."""
     path = folder / REGISTERED
     if not path.exists():
         return None

@@ -57,7 +57,6 @@ def write_rollouts(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _shown(value: object) -> object:
-    """Return the value, with secrets redacted if it is text."""
     return redact(value) if isinstance(value, str) else value
 
 

@@ -23,8 +23,6 @@ class Bin(TypedDict):
 
 
 class EvaluationRow(TypedDict):
-    """The result of an evaluation on one task."""
-
     task: str
     metrics: dict[str, float | None]
     reliability: NotRequired[Sequence[Bin] | None]
@@ -35,8 +33,6 @@ class EvaluationRow(TypedDict):
 
 
 class ScoreRow(EvaluationRow):
-    """A row of scores.jsonl."""
-
     step: int
     final: bool
     generated_tokens: int | None
@@ -60,8 +56,6 @@ class TimingRow(TypedDict):
 
 
 class Owner(TypedDict):
-    """The process that works on a cell."""
-
     host: str
     pid: int
 

@@ -111,8 +111,6 @@ class ConfirmationRecord:
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """The content of study.json."""
-
     sweep: str
     question: str
     profile: str
@@ -129,7 +127,6 @@ class StudyRecord:
     first objective.
     """
     front: list[int]
-    """The numbers of the trials on the Pareto front."""
     importances: list[ImportanceRecord]
     importances_refused: str | None
     confirmation: ConfirmationRecord | None

@@ -28,8 +28,6 @@ Read = TypeVar("Read")
 
 
 class CellEntry(Part):
-    """A cell of the question."""
-
     arm: str
     seed: int
     hash: str
@@ -64,8 +62,6 @@ class Asked(Part):
 
 
 class Plugin(Part):
-    """A plug-in that the sweep used."""
-
     name: str
     digest: str
     """The digest of the plug-in's module and the modules that it imports. Copies are in the folder `question/code`."""
@@ -102,12 +98,9 @@ class BaseScore(Part):
 
 
 class TunedArm(Part):
-    """The result of the search that tuned one arm."""
-
     digest: str
     """A digest of the search's specification."""
     trial: int
-    """The number of the best trial."""
     values: dict[str, object]
     """The values of the tuned knobs in the best trial."""
     search_pp: float
@@ -134,7 +127,6 @@ class Tuning(Part):
     ranges: dict[str, dict[str, object]] = {}
     """Maps each knob to its range, as written in the sweep file."""
     trials: int
-    """The number of trials of each arm."""
     seeds: list[int]
     """The seeds on which each trial is trained."""
     searches: dict[str, PlainName]
@@ -167,7 +159,6 @@ class SweepRecord(Part):
     checkpoint: str | None = None
     """The model that all cells evaluate without training, as named in the sweep file; None if cells train."""
     arms: list[str]
-    """The arms, in the order of the sweep file."""
     grid: dict[str, dict[str, object]] = {}
     """The value of every factor in each arm of a factorial design; empty in other designs."""
     leave_one_out: bool = False
@@ -339,7 +330,6 @@ class SweepRecord(Part):
         return self._with_cells([cell.as_it_stands for cell in self.cells])
 
     def _with_cells(self, cells: list[CellRecord]) -> SweepRecord:
-        """Return a copy of the sweep that has these cells."""
         copy = self.model_copy()
         # A frozen model does not allow assignment; cached_property stores its value in this dict.
         vars(copy)["cells"] = cells
@@ -363,7 +353,6 @@ class SweepRecord(Part):
         return next((cell for cell in self.cells if cell.path == path), CellRecord.at(path))
 
     def write(self) -> None:
-        """Write sweep.json."""
         write_json(self.path / "sweep.json", {"schema": SCHEMA, **self.model_dump(mode="json", by_alias=True)})
 
 

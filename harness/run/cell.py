@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 
 class CellRun:
-    """Runs one cell in its folder."""
-
     def __init__(
         self,
         cell: CellRecord,
@@ -270,7 +268,6 @@ class CellRun:
         self._report({**where, "reward": self._last_reward, "tokens_per_s": self._tokens_per_s})
 
     def _done_frac(self) -> float:
-        """Return the share of the run that is done, in [0, 1]."""
         return min(1.0, max(self._step / self._spec.train.steps, self._budget_used()[0]))
 
     def _budget_used(self) -> tuple[float, str]:
@@ -412,7 +409,6 @@ class CellLog:
         self._rollouts = {}
 
     def note(self, message: str) -> None:
-        """Write a line to log.txt."""
         require_owned(self.cell.log)
         self.cell.add_to_log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 

@@ -33,7 +33,6 @@ class FollowedTokens:
     words: dict[int, str | None]
     """Maps each token to its reflection word, the words' tokens first. Neighbours map to None."""
     texts: list[str]
-    """The text of each token."""
     start: Tensor
     """The embeddings at the start, float64 [N, D]."""
 

@@ -39,7 +39,6 @@ class PairCounts:
 
     @property
     def dropped(self) -> str:
-        """The reasons why pairs were dropped, in words."""
         reasons = {
             "leave no room for a completion": self.prompt_too_long,
             "have a side that is too long": self.side_too_long,
@@ -116,7 +115,6 @@ class EncodedPairs:
             )
 
     def batch(self, pairs: Sequence[int]) -> PairBatch:
-        """Return a batch of these pairs, in this order."""
         logps = None
         if self.ref_chosen_logps is not None and self.ref_rejected_logps is not None:
             sides = (self.ref_chosen_logps, self.ref_rejected_logps)

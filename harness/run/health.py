@@ -30,8 +30,6 @@ Steps = Sequence[Step]
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag and the test for it."""
-
     name: str
     meaning: str
     """A sentence for readers of the report."""

@@ -64,8 +64,6 @@ class Observer(Protocol):
 
 
 class JobSource(Protocol):
-    """The source of the jobs of a run."""
-
     def next(self) -> Job | None:
         """Return the next job for a free slot, or None if there is none at present."""
 

@@ -324,7 +324,6 @@ class ProgramCell:
         return self._written.steps[step][0].done if step else NOTHING_DONE
 
     def _uses_budget(self, done: Done) -> bool:
-        """Return whether these amounts use up the budget."""
         return self._used_frac(done) >= 1
 
     def _used_frac(self, done: Done) -> float:

@@ -85,13 +85,10 @@ class WorkerRun(SweepRun):
 
 @dataclass
 class _SharedCells(SweepCells):
-    """The cells of a sweep that other processes share."""
-
     run: WorkerRun
     free: list[PlannedCell] = field(default_factory=list)
     """The cells that no process ran at the last check, in the order of `waiting`."""
     next_look_s: float = 0.0
-    """When the next check is due."""
     seen_elsewhere: set[str] = field(default_factory=set)
     """The names of cells that another process was seen to run at any check."""
 

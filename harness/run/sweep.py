@@ -38,8 +38,6 @@ from harness.run.stages.load import what_may_be_refused
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One `bench run` of a plan."""
-
     plan: Plan
     home: Path
     """The folder with all sweeps, the mirror's database and the cache."""
@@ -50,7 +48,6 @@ class SweepRun:
     retry_invalid: bool = False
     """Whether to start invalid cells again, i.e. cells that could not be measured."""
     fail_fast: bool = False
-    """Whether to stop at the first cell that fails."""
     retry_failed: bool = False
     """Whether to start a failed cell once more before it counts as failed."""
 
@@ -188,8 +185,6 @@ def _spec(cell: CellRecord) -> dict[str, object] | None:
 
 @dataclass
 class SweepCells:
-    """The cells of a sweep as a source of jobs."""
-
     run: SweepRun
     waiting: list[PlannedCell]
     observer: Observer

@@ -204,14 +204,12 @@ class _FileLock:
         self._handle: IO[str] | None = None
 
     def acquire(self) -> bool:
-        """Wait for the lock and take it."""
         handle = self._path.open("a", encoding="utf-8")
         fcntl.flock(handle, fcntl.LOCK_EX)
         self._handle = handle
         return True
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
         if self._handle is not None:
             self._handle.close()
             self._handle = None

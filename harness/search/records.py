@@ -24,7 +24,6 @@ STATES = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": "pruned", "FAI
 
 
 def arm_name(number: int) -> str:
-    """Return the name of a trial's arm."""
     return f"trial_{number}"
 
 
@@ -76,7 +75,6 @@ def write_study(
 
 
 def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, object]:
-    """Return a trial's entry in study.json."""
     attributes = trial.user_attrs
     records = [CellRecord.at(study.folder / "cells" / name) for name in attributes.get("cells", [])]
     spent = spent_on(trial, study.folder)
@@ -126,7 +124,6 @@ def _merit(trial: FrozenTrial) -> tuple[float, ...]:
 
 
 def write_confirmation(folder: Path, confirmation: ConfirmationRecord) -> None:
-    """Add the confirmation to study.json."""
     path = folder / STUDY
     write_json(path, earlier_document(path) | {"confirmation": asdict(confirmation)})
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 HEARTBEAT_S = 30.0
-"""The time between two heartbeats in the storage."""
 IDLE_TRIALS = 20
 """A search without a limit on trials ends if this many trials in a row used nothing of the budget."""
 WAIT_S = 1.0
@@ -50,8 +49,6 @@ WAIT_S = 1.0
 
 @dataclass
 class SearchRun:
-    """One run of `bench tune`."""
-
     plan: SearchPlan
     home: Path
     command: str
@@ -69,7 +66,6 @@ class SearchRun:
 
     @property
     def folder(self) -> Path:
-        """The folder of the search's records."""
         return self.home / self.plan.sweep.name
 
     def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> dict[str, object]:
@@ -175,8 +171,6 @@ class SearchRun:
 
 @dataclass(eq=False)
 class _ActiveTrial:
-    """A trial that this worker is training."""
-
     trial: Trial
     cells: list[PlannedCell]
     """The cells to train; empty if the values are `refused`."""
@@ -186,15 +180,12 @@ class _ActiveTrial:
     """The reason why its values contradict each other; None if they do not."""
     pruning: Pruning | None = None
     trained: int = 0
-    """The number of its cells that are done."""
     job: Job | None = None
-    """The running job of the trial."""
     rests_until_s: float = 0.0
     """The time, by the monotonic clock, until which the trial waits."""
 
     @property
     def name(self) -> str:
-        """The name of its arm."""
         return arm_name(self.trial.number)
 
 
@@ -244,7 +235,6 @@ class _Trials:
         return active.pruning.is_hopeless(self._record(active.cells[active.trained]))
 
     def ended(self, ended: Ended) -> None:
-        """Process the end of a job."""
         active = self._of(ended.job)
         active.job = None
         if ended.job.kind != CELL:
@@ -429,9 +419,7 @@ class _Trials:
                 self.run.study.claim(active.trial, self.owner)
 
     def _of(self, job: Job) -> _ActiveTrial:
-        """Return the active trial to which a job belongs."""
         return next(active for active in self._active if active.job is job)
 
     def _record(self, cell: PlannedCell) -> CellRecord:
-        """Return the record of a cell."""
         return cell.record(self.run.folder / "cells")

@@ -91,7 +91,6 @@ def _at_end(knobs: Mapping[str, KnobRange], best: TrialRecord, trials: Sequence[
 
 
 def _number(value: object) -> float:
-    """Return the value of a numeric knob."""
     assert isinstance(value, int | float)
     return value
 

@@ -168,13 +168,11 @@ class SearchStudy:
             return [trial.number for trial in self._running() if self._look(trial) == "unknown"]
 
     def _running(self) -> list[FrozenTrial]:
-        """Return the trials that are marked as running."""
         from optuna.trial import TrialState
 
         return [trial for trial in self.trials() if trial.state == TrialState.RUNNING]
 
     def is_any_abandoned(self) -> bool:
-        """Return whether a dead worker has left a trial."""
         with self.turn():
             return any(self._look(trial) == "free" for trial in self._running())
 
@@ -262,7 +260,6 @@ class SearchStudy:
 
 
 def _distribution(searched: KnobRange) -> BaseDistribution:
-    """Return Optuna's distribution for a range."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if searched.kind == "categorical":

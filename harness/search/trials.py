@@ -74,7 +74,6 @@ def seconds(cell: CellRecord) -> float:
 
 
 def _task_and_metric(objective: str) -> tuple[str, str]:
-    """Split an objective into its task and its metric."""
     task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
     return task, metric
 
@@ -116,7 +115,6 @@ def note_spent(trial: Trial, folder: Path) -> None:
 
 
 def _cells(trial: FrozenTrial | Trial, folder: Path) -> list[CellRecord]:
-    """Return the records of a trial's cells."""
     return [CellRecord.at(folder / "cells" / name) for name in trial.user_attrs.get("cells", [])]
 
 

@@ -18,8 +18,6 @@ Code = Literal["missing", "unknown", "value", "clash"]
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault in a document of settings."""
-
     code: Code
     """missing: a knob without a default is not set. unknown: the knob does not exist. value: the knob cannot have this
     value.
@@ -28,7 +26,6 @@ class Fault:
     path: str
     """The dotted name of the knob or section; "" for the document as a whole."""
     words: str
-    """The fault as a sentence."""
     origin: str = ""
     """The source of the settings, if the document combines several sources."""
     cause: WordedError | None = field(default=None, compare=False)

@@ -134,7 +134,6 @@ class Groups(NamedTuple):
     members: Mapping[str, type[Settings]]
     """The groups by the values of the selector."""
     is_kind: bool = False
-    """Whether plug-ins can add groups."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,6 @@ class SettingsField:
 
     @cached_property
     def only_with(self) -> OnlyWith | None:
-        """The marker that says where the field exists."""
         return self.mark(OnlyWith)
 
     @cached_property

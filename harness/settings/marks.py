@@ -23,7 +23,6 @@ class Acts:
     """
 
     def __init__(self, *on: Phase, any_trainer: bool = False) -> None:
-        """Mark one or more phases."""
         # A frozen dataclass does not allow assignment, even in its constructor.
         object.__setattr__(self, "on", frozenset(on))
         object.__setattr__(self, "any_trainer", any_trainer)

@@ -19,7 +19,6 @@ class Knob:
     """One knob of a class of settings, whether or not it exists at a given point."""
 
     name: str
-    """The dotted name."""
     description: str
     fields: tuple[FieldInfo, ...]
     """The field's declarations: one, or one for each member of a union that has the field."""

@@ -31,8 +31,6 @@ class KnobFacts:
 
 
 def facts_of(knob: Knob) -> KnobFacts:
-    """Return the declarations of a knob in words."""
-
     # Members of a union often have equal declarations. `dict.fromkeys` removes duplicates and keeps the order.
     def joined(parts: Iterable[str], by: str) -> str:
         return by.join(dict.fromkeys(parts))

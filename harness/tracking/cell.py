@@ -48,8 +48,6 @@ _SENDING_TAG = "bench.sending"
 
 
 class _Record(NamedTuple):
-    """A record: a file of rows."""
-
     curves: Callable[[Sequence[TimedRow]], Curves]
     is_reproducible: bool
     """Whether a resumed cell records the same values again. Times never repeat, so new times do not mean new training.
@@ -88,9 +86,7 @@ class CellView:
     base_scores: Sequence[EvaluationRow]
     """The scores of the model from which the cell starts, as in scores.jsonl."""
     inputs: Sequence[DatasetInput]
-    """The data sets that the cell uses."""
     sweep_tags: Mapping[str, str]
-    """See the function `sweep_tags`."""
 
     @property
     def is_over(self) -> bool:

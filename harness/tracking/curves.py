@@ -32,7 +32,7 @@ class MetricCurve(NamedTuple):
     values: NDArray[np.float64]
     """The values, all of them finite."""
     times_ms: NDArray[np.int64]
-    """Times in Unix milliseconds."""
+    """Unix milliseconds."""
 
     @property
     def last(self) -> tuple[float, int, int]:
@@ -47,7 +47,6 @@ class MetricCurve(NamedTuple):
         return self.values[place].item(), self.times_ms[place].item(), self.steps[place].item()
 
     def points(self) -> Iterable[tuple[float, int, int]]:
-        """Yield (value, time, step) of each point."""
         return zip(self.values.tolist(), self.times_ms.tolist(), self.steps.tolist(), strict=True)
 
     def distinct(self) -> MetricCurve:

@@ -69,7 +69,6 @@ class MirroredRun:
         return cls(client, info.run_id, info.start_time, info.status, tags, params, metrics)
 
     def log_points(self, curves: Curves) -> int:
-        """Add points to the curves. Return the number of points."""
         return log_points(self.client, {self.run_id: curves})
 
     def log_values(self, values: Mapping[str, object], at_ms: int | None) -> int:
@@ -98,7 +97,6 @@ class MirroredRun:
         self.client.log_artifact(self.run_id, str(path), folder)
 
     def log_text(self, name: str, text: str) -> None:
-        """Add or replace a file with this text, as `log_file`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
             path.write_text(redact(text), encoding="utf-8")

@@ -25,11 +25,9 @@ GRACE_S = 6.0
 """How long a program may take to stop before it is killed. An interrupted cell has 9 s in all."""
 _KILLED_WITHIN_S = 1.5
 TELL_EVERY_S = 5.0
-"""The time between two reports of the program's progress."""
 END_WITHIN_S = 60.0
 """How long a program may continue after it has used up its budget and written its last checkpoint."""
 LAST_LINES = 20
-"""The number of output lines in an error message."""
 _LAST_BYTES = 64_000
 """The number of bytes, at the end of the log, in which these lines are searched for."""
 _LIST_PACKAGES = (
@@ -77,7 +75,6 @@ class ProcessGroup:
         return self._log.stat().st_size
 
     def last_lines(self) -> list[str]:
-        """Return the last lines of the program's output."""
         with self._log.open("rb") as handle:
             handle.seek(max(self._begin, self.written_bytes() - _LAST_BYTES))
             text = handle.read().decode(errors="replace")

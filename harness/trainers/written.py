@@ -84,8 +84,6 @@ class Lines:
 
 @dataclass(frozen=True)
 class MetricsRow:
-    """A row of metrics."""
-
     step: int
     generated_tokens: int
     trained_tokens: int
@@ -110,10 +108,7 @@ class Announced:
 
 @dataclass
 class Metrics:
-    """Reads the metrics of one start."""
-
     folder: Path
-    """The folder of the start."""
     done: Done
     """The steps and tokens at the checkpoint that the start resumed from; later those it has reached."""
     names: Mapping[str, str]
@@ -327,10 +322,8 @@ def read_config(path: Path) -> ProgramConfig:
 
 
 def folder_of(program: Path, epoch: int) -> Path:
-    """Return the folder of the start with this epoch."""
     return program / f"e{epoch:04d}"
 
 
 def epoch_of(folder: Path) -> int:
-    """Return the epoch of a start's folder."""
     return int(folder.name.removeprefix("e"))

@@ -30,7 +30,6 @@ class Begun:
     step: int
     """The step in which its prompt was drawn."""
     example: int
-    """The prompt's number in that step."""
     sample: int
     problem: Problem
     prompt: list[int]

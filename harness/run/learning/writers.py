@@ -48,7 +48,6 @@ class Writer(ABC):
         """
 
     def encode(self, problem: Problem) -> list[int]:
-        """Return the token ids of a problem's prompt."""
         return self._language_model.encode(self._template.ask(problem))
 
     def learned(self) -> None:  # noqa: B027
@@ -59,7 +58,6 @@ class Writer(ABC):
         return {}
 
     def state_dict(self) -> TrainerState:
-        """Return the writer's part of the learner's state."""
         return {}
 
     def load_state_dict(self, state: TrainerState, problems: Sequence[Problem]) -> None:  # noqa: B027
@@ -70,7 +68,6 @@ class AtOnce(Writer):
     """Writes complete completions, each in the step in which its prompt was drawn."""
 
     def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
-        """Return the completions of a step, as `Writer.draw`."""
         started_s = time.perf_counter()
         rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
         keys = rollout_keys(self._spec.seed, step, range(first_example, first_example + len(problems)), samples)

@@ -29,8 +29,6 @@ CELL = "cell"
 
 @dataclass(frozen=True)
 class StageContext:
-    """The spec, home and models that a stage works with."""
-
     spec: RunSpec
     home: Path
     starting_point: StartingPoint
@@ -60,7 +58,6 @@ class StageContext:
         return store
 
     def result_of(self, stage: str) -> Path:
-        """Return the path of another stage's result."""
         return result_path(find_stage(stage), self.spec, self.home)
 
     def tell_progress(self, done: int, total: int, remark: str = "") -> None:
@@ -73,8 +70,6 @@ def _no_scorer(result: Path | None, spec: RunSpec, start: LanguageModel) -> Comp
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage, as declared by its file."""
-
     name: str
     phase: str
     """A short description of the activity, shown to the user."""
