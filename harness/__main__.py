@@ -1,4 +1,4 @@
-"""Let `python -m harness` be `bench`."""
+"""Run `bench` as `python -m harness`."""
 
 from harness.cli import main
 

@@ -1,13 +1,14 @@
-"""The records of a run in Python and notebooks, from `bench run` or `bench import`.
+"""The records of a run for Python and notebooks, whether from `bench run` or `bench import`.
 
     from harness.api import load
+
     run = load("std_norm")
     run.scores.to_pandas()
     run.compare("no_std", "group_std")["verdict"]
     run.figure("learning")
 
-Tables are Arrow tables. Scores and samples have the columns that `bench import` reads. Reading `contrasts` shows the
-verdicts, so it counts as a look, as `bench verdict` does.
+Tables are Arrow tables. Scores and samples have the columns that `bench import` reads. Like `bench verdict`, reading
+`contrasts` shows the verdicts, so it counts as a look (an analysis of the results so far).
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
     from reports.measure import Analysis
 
-# Checked at import, before another package could be loaded under one of our names.
+# This is checked at import, before another package could be loaded under one of bench's names.
 require_own_packages()
 
 Form = Literal["csv", "parquet"]
 TABLES = ("scores", "steps", "samples", "contrasts")
-"""The tables of a run, as attributes of `Results` and as files of `Results.export`."""
+"""The tables of a run: attributes of `Results`, and files written by `Results.export`."""
 
 _IMPORTED_AS = {"problem_id": "problem", "n_tokens": "tokens"}
-"""Column of evals.parquet -> its name in `bench import`."""
+"""Maps columns of evals.parquet to their names in `bench import`."""
 
 
 @dataclass(frozen=True)
 class FigureView:
-    """A figure of the report, which a notebook shows."""
+    """A figure of the report, in a form that a notebook displays."""
 
     title: str
     caption: str
@@ -55,7 +56,7 @@ class FigureView:
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """The finished cells of a run, as `load` reads them; each table is built on first use."""
+    """The finished cells of a run, as returned by `load`. Each table is built on first use."""
 
     analysis: Analysis
 
@@ -71,10 +72,10 @@ class Results:
 
     @cached_property
     def scores(self) -> pyarrow.Table:
-        """One row for each number of each evaluation.
+        """A table with one row for each value of each metric in each evaluation.
 
-        Columns: arm, seed, task, metric, value, step, and whether the evaluation is `final`. value: as recorded; pass@k
-        and other accuracies are fractions. A number that a cell could not compute has no row.
+        Columns: arm, seed, task, metric, value, step, and whether the evaluation is `final`. Values are as recorded:
+        pass@k and other accuracies are fractions. A metric that a cell could not compute has no row.
         """
         import pyarrow
 
@@ -93,7 +94,7 @@ class Results:
 
     @cached_property
     def steps(self) -> pyarrow.Table:
-        """One row for each training step: arm, seed, and the fields of steps.jsonl.
+        """A table with one row for each training step: arm, seed, and the fields of steps.jsonl.
 
         A field that a cell did not record is null. The table is empty if nothing was trained, or if imported runs have
         no curves.
@@ -106,10 +107,10 @@ class Results:
 
     @cached_property
     def samples(self) -> pyarrow.Table:
-        """One row for each graded sample, as far as the cells recorded samples.
+        """A table with one row for each graded sample, for the cells that recorded samples.
 
-        Columns: arm, seed, task, problem, sample, correct, step, tokens, text and more. The table is empty if the cells
-        kept no samples.
+        Columns: arm, seed, task, problem, sample, correct, step, tokens, text and more. The table is empty if no cell
+        recorded samples.
         """
         import pyarrow
 
@@ -125,10 +126,10 @@ class Results:
 
     @cached_property
     def contrasts(self) -> pyarrow.Table:
-        """One row for each declared contrast: difference, interval, p value and verdict.
+        """A table with one row for each declared contrast: difference, interval, p value and verdict.
 
         For a factorial, the rows are its main effects and interactions. Differences and intervals (`_pp`) are in
-        percentage points. Reading the table counts as a look.
+        percentage points. Reading this table counts as a look.
         """
         import pyarrow
 
@@ -136,7 +137,7 @@ class Results:
         from reports.report import Numbers
 
         document = verdict_document(self.analysis)
-        # The look is recorded before any number is handed out.
+        # The look is recorded before any result is returned.
         record_look(self.sweep, document)
         rows = [row.as_json() for row in document.interactions or document.contrasts]
         wanted = ("arm", "baseline", "metric", *Numbers.model_fields, "p_holm", "margin_pp", "token_ratio")
@@ -145,11 +146,10 @@ class Results:
     def compare(self, treatment: str, baseline: str, metric: str | None = None) -> dict[str, Any]:
         """Compare two arms, paired by seed, or by problem if no seed is known.
 
+        metric: eval.final.[TASK.]NAME; by default the sweep's own metric.
         Returns a row like those of `contrasts` in report.json, with difference_pp, low_pp, high_pp, p, verdict and
-        n_pairs. metric: eval.final.[TASK.]NAME, by default the sweep's own.
-
-        Raises UnknownNameError for an arm that the run does not have. Raises RefusedError for a metric that cannot
-        compare arms, or for which an arm has no score.
+        n_pairs. Raises UnknownNameError for an arm that the run does not have. Raises RefusedError for a metric that
+        cannot compare arms, or for which an arm has no score.
         """
         from reports.measure.measurements import MetricError, TaskMetric
         from reports.page.comparison import Group, compare_groups
@@ -179,9 +179,9 @@ class Results:
         return compared.as_json()
 
     def figure(self, name: str) -> FigureView:
-        """Return a figure of the report; `bench ls figures` lists the names.
+        """Return a figure of the report. `bench ls figures` lists the names.
 
-        Raises UnknownNameError for an unknown name, and RefusedError if the records hold nothing for the figure.
+        Raises UnknownNameError for an unknown name, and RefusedError if the records have no data for the figure.
         """
         from reports.figures import drawn_figure
 
@@ -191,9 +191,9 @@ class Results:
         return FigureView(figure.title, figure.caption, figure.svg, figure.csv)
 
     def export(self, folder: str | Path, to: Form = "csv") -> list[Path]:
-        """Write every table that has rows as <folder>/<table>.<to>, and return the paths.
+        """Write every non-empty table to <folder>/<table>.<to>. Return the paths.
 
-        It reads `contrasts`, so it counts as a look. Raises RefusedError for another form.
+        The contrasts are written too, so this counts as a look. Raises RefusedError for any other format.
         """
         import pyarrow.csv
         import pyarrow.parquet
@@ -213,11 +213,11 @@ class Results:
 def load(run: str | Path, home: str | Path | None = None, trust_code: bool = False) -> Results:
     """Load a run by its name, folder or sweep file.
 
-    home: the folder to search for names, by default $BENCH_HOME or ./runs. trust_code: as --trust-code, run code that
-    comes with the records though you have not run it before.
+    home: the folder in which names are searched for; by default $BENCH_HOME or ./runs.
+    trust_code: whether to run code that comes with the records even if you have not run it before, like --trust-code.
 
-    The run's plug-ins stay loaded from then on. Plug-ins that may not run, and damaged cells, are left out with a
-    warning on stderr. Raises RefusedError if the run was never run, if it is a search, or if no cell is done.
+    The run's plug-ins stay loaded afterwards. Plug-ins that may not run, and damaged cells, are left out with a warning
+    on stderr. Raises RefusedError if there is no such run, if it is a search, or if no cell is done.
     """
     user_code.trust_all(trust_code)
     return Results(finished_analysis(str(run), home_folder(None if home is None else Path(home))))

@@ -1,4 +1,4 @@
-"""Detection of other packages with the names of ours, before one of them is imported instead."""
+"""Detects other packages with the names of bench's own, before they are imported by mistake."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from harness.errors import RefusedError
 
 
 def require_own_packages() -> None:
-    """Raise RefusedError if Python finds another package under the name of one of ours.
+    """Raise RefusedError if Python would import another package under the name of one of bench's own.
 
-    Otherwise a name that it lacks would show as an ImportError, and its code would run as ours. The check imports
+    Otherwise that package's code would run, and a name missing in it would cause an ImportError. The check imports
     nothing.
     """
     ours = Path(__file__).resolve().parents[1]

@@ -1,7 +1,7 @@
-"""Keys of random numbers: counter-based and stateless, so no generator state is ever checkpointed.
+"""Keys of random numbers. They are stateless, so a checkpoint contains no generator state.
 
 Every random number has a name (seed, stream, step, example, sample), which is hashed to 64 bits. Two arms with the same
-seed therefore use the same prompts and the same sampling noise, and so does a resumed cell.
+seed therefore use the same prompts and sampling noise, and so does a resumed cell.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from typing import Literal
 
 SEED_OF_ALL_CELLS = 0
-"""The seed of everything that cells share, whatever their own seed: pass rates, the reward model's data."""
+"""The seed of everything that cells share, whatever their own seeds: pass rates, the reward model's data."""
 
 Stream = Literal["init", "data", "rollout", "shuffle", "eval", "select"]
 
@@ -25,21 +25,21 @@ def random_key(seed: int, stream: Stream, step: int = 0, example: int | str = 0,
 
 
 def uniform(key: int) -> float:
-    """Return a number in [0, 1) fixed by the key, from 53 of its 64 bits.
+    """Return a number in [0, 1) that is determined by the key, from 53 of its 64 bits.
 
-    A rate of 1 always exceeds it, a rate of 0 never.
+    It is always below a rate of 1 and never below a rate of 0.
     """
-    # A float64 has 53 bits of mantissa, so every result is exact and below 1. The mask removes the sign bits that >>
+    # A float64 has a mantissa of 53 bits, so every result is exact and below 1. The mask removes the sign bits that >>
     # extends.
     return ((key >> 11) & (2**53 - 1)) / 2**53
 
 
 def permutation(count: int, key: int) -> list[int]:
-    """Return a random order of range(count), fixed by the key on every machine and Python version."""
+    """Return a random order of range(count), determined by the key on every machine and Python version."""
     salt = key.to_bytes(8, "little", signed=True)
 
     def rank(index: int) -> bytes:
         return hashlib.blake2b(index.to_bytes(8, "little"), key=salt, digest_size=8).digest()
 
-    # Sorting by hash needs no generator: random.shuffle is not promised to stay the same across Python versions.
+    # Sorting by hash needs no generator. random.shuffle may change between Python versions.
     return sorted(range(count), key=rank)

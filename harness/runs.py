@@ -1,4 +1,4 @@
-"""Runs of a home: their folders, the plug-ins they ran with, and the results of their finished cells."""
+"""The runs in a home: their folders, the plug-ins they used, and the results of their finished cells."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def home_folder(given: Path | None) -> Path:
-    """Return the folder where runs are kept: --home, else $BENCH_HOME, else ./runs."""
+    """Return the folder that contains all runs: --home, else $BENCH_HOME, else ./runs."""
     return given or Path(os.environ.get("BENCH_HOME") or "runs")
 
 
 def home_of(sweep: str, given: Path | None) -> Path:
-    """Return the home of a sweep's records: the parent of `sweep` if that is a folder of records, else `home_folder`.
+    """Return the home of a sweep: the parent folder if `sweep` is a folder of records, else `home_folder`.
 
-    Raises RefusedError if --home names another folder than that parent. Raises RefusedError for a folder that was
-    renamed, next to which all cells would be trained again.
+    Raises RefusedError if --home names a folder other than the parent. Raises RefusedError if the folder was renamed,
+    because all cells would be trained again next to it.
     """
     from harness.records import read_sweep
 
-    # absolute(), not resolve(): of a link, its own name and folder count.
+    # absolute() is used instead of resolve(), because a link's own name and folder count.
     folder = Path(sweep).absolute()
     if ".." in folder.parts:
         folder = folder.resolve()
@@ -44,15 +44,15 @@ def home_of(sweep: str, given: Path | None) -> Path:
 
 
 def run_folder(given: str, home: Path) -> Path:
-    """Return the folder of a sweep that was run, by name, sweep file or path.
+    """Return the folder of a sweep, given its name, sweep file or path.
 
-    Raises RefusedError if it was never run.
+    Raises RefusedError if the sweep was never run.
     """
     name = given
     if given.endswith((".yaml", ".yml")):
         from evals.yaml_file import load_yaml
 
-        # Only the name is read: records stay readable if the sweep file is no longer valid.
+        # Only the name is read, so that records stay readable if the sweep file is no longer valid.
         name = str(load_yaml(Path(given)).get("name"))
     from harness.records.fence import restore
 
@@ -73,11 +73,11 @@ def sweeps_holding(paths: Iterable[Path]) -> list[Path]:
 
 
 def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> None:
-    """Load the trusted plug-ins that these sweeps ran with, for reading their records.
+    """Load the trusted plug-ins that these sweeps used, to read their records.
 
-    Plug-ins that the user names with --plugin are loaded too. See `harness.plugins.user_code`. A recorded plug-in is
-    left out if it is not trusted, or not available as recorded. A note and the documents of the verb say so: what does
-    not need it can still be read. Raises RefusedError for a faulty plug-in of --plugin.
+    Plug-ins that the user names with --plugin are loaded too. A recorded plug-in is left out if it is not trusted, or
+    not available as recorded (see `harness.plugins.user_code`). A note and the verb's output say so, and everything
+    that does not need it can still be read. Raises RefusedError for a faulty plug-in of --plugin.
     """
     from harness import plugins
     from harness.plan.sweep_file import KEPT, KEPT_CODE
@@ -95,23 +95,23 @@ def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> Non
                 continue
             try:
                 module = plugins.find_recorded(plugin.name, plugin.digest, run / KEPT / KEPT_CODE)
-                # Loaded one at a time, so that a plug-in that fails leaves out only itself.
+                # The plug-ins are loaded one at a time, so that a faulty one leaves out only itself.
                 plugins.use_found([*found, module], folders, for_records=True, named_by=f"plugins of {sweep.name}")
             except RefusedError as error:
                 left_out[plugin.name] = f"what needs the plug-in {plugin.name} is left out: {error}"
             else:
                 found.append(module)
     for name, sentence in left_out.items():
-        # Another sweep may have brought a usable copy of a plug-in that was left out before.
+        # Another sweep may have supplied a usable copy of a plug-in that was left out before.
         if name not in {module.name for module in found}:
             note(f"warning: {sentence}")
             plugins.leave_out(sentence)
 
 
 def read_arms(folder: Path, instead: str) -> SweepRecord:
-    """Read the sweep of arms in a folder.
+    """Return the sweep in a folder, which must have arms.
 
-    instead: what a search offers in place of this. Raises RefusedError, which says so, for a search.
+    instead: what a search offers in place of arms; the error names it. Raises RefusedError for a search.
     """
     from harness.records import read_sweep
 
@@ -122,10 +122,10 @@ def read_arms(folder: Path, instead: str) -> SweepRecord:
 
 
 def finished_analysis(given: str, home: Path) -> Analysis:
-    """Analyse the finished cells of a sweep of arms, with the plug-ins that it ran with.
+    """Return the analysis of the finished cells of a sweep with arms, using the sweep's plug-ins.
 
-    given: a name, sweep file or path, as in `run_folder`. Raises RefusedError if it was never run, for a search, if no
-    cell is done, or if none has the compared metric.
+    given: a name, sweep file or path, as in `run_folder`. Raises RefusedError if it was never run, if it is a search,
+    if no cell is done, or if no cell has the compared metric.
     """
     from harness.records.sweep import reading_around_damage
     from reports.measure import analyse
@@ -149,7 +149,7 @@ def finished_analysis(given: str, home: Path) -> Analysis:
 
 
 def require_any_done(sweep: SweepRecord, so: str) -> None:
-    """Raise RefusedError, which names the damaged cells, if no cell is done."""
+    """Raise RefusedError if no cell is done. The message lists the damaged cells."""
     if any(cell.state == "done" for cell in sweep.cells):
         return
     damaged = [cell.reason or "" for cell in sweep.cells if cell.state == "damaged"]
@@ -160,16 +160,15 @@ def require_any_done(sweep: SweepRecord, so: str) -> None:
 
 
 def warn_of_damage(cells: Iterable[CellRecord]) -> None:
-    """Warn of each damaged cell; the others are shown."""
     for cell in cells:
         if (status := cell.read_status())["state"] == "damaged":
             note(f"warning: {cell.arm}-s{cell.seed} is damaged and left out: {status['reason']}")
 
 
 def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:
-    """Return `finished_analysis` and the sections of report.json that hold its verdicts.
+    """Return `finished_analysis` and the sections of report.json that contain its verdicts.
 
-    They are about to be shown, so this counts as a look.
+    The verdicts are about to be shown, so this counts as a look.
     """
     from reports.page.document import verdict_document
 
@@ -182,7 +181,7 @@ def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:
 def record_look(sweep: SweepRecord, document: Report) -> None:
     """Record that the verdicts of report.json are shown, if the plan is complete.
 
-    Records that cannot be written can still be read: a note says that this look is not counted.
+    If sweep.json cannot be written, a note says that this look is not counted.
     """
     declared = document.interactions or document.contrasts
     try:

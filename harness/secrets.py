@@ -1,7 +1,7 @@
-"""The redactor: every record, log, event and line of output passes it, and it replaces the secrets that it knows.
+"""The redactor, which replaces known secrets in every record, log, event and line of output.
 
-It knows environment variables whose names announce a secret, passwords in the addresses of other variables, and what is
-passed to `register`. Worker processes inherit the environment, and so know the same.
+It knows environment variables whose names indicate a secret, passwords in the addresses of other variables, and what is
+passed to `register`. Worker processes inherit the environment, so they know the same secrets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 _NAMES = re.compile(r"(API_?KEY|ACCESS_KEY|SECRET_KEY|SECRET|TOKEN|PASSWORD|PASSWD)$", re.IGNORECASE)
 _COMMON = re.compile(r".{,7}|[a-z]{,15}|\d{,15}", re.DOTALL)
-"""Short texts, words and numbers, which are never masked.
+"""Matches short texts, words and numbers, which are never masked.
 
 They occur in other text, and replacing them would damage records.
 """
@@ -26,34 +26,34 @@ _PASSWORDS = (
     re.compile(r"(://[^:@/?\s]*:)(\S*)(?=@)"),
     re.compile(r"([?&][^=&\s]*password=)([^&\s]*)", re.IGNORECASE),
 )
-"""Passwords in front of the host, or among the driver's options."""
+"""Match passwords before the host, and among the options of the driver."""
 registered_variables: dict[str, None] = {}
-"""Names for programs that import nothing of ours: they inherit the values, but not which are secret."""
+"""The names of variables with secrets, for programs that inherit the environment but import nothing of bench."""
 _masks: dict[str, str] = {}
-"""Each form of each secret -> its mask. Long forms come first, because one may contain another."""
+"""Maps each form of each secret to its mask. Long forms come first, because one form may contain another."""
 
 
 def register(name: str, secret: str) -> None:
     """Replace this secret by `<name>` from now on.
 
-    It is also replaced word by word, because a log may break it.
+    Each of its words is also replaced, because a log may break the secret into lines.
     """
     global _masks
     parts = [part for part in (secret, *secret.split()) if not _COMMON.fullmatch(part)]
-    # The forms of each form, because a text may be encoded twice, as in the repr of a JSON document.
+    # Forms of forms are included, because a text may be encoded twice, as in the repr of a JSON document.
     forms = {twice for part in parts for once in _forms(part) for twice in _forms(once)}
     known = dict.fromkeys(forms, f"<{name}>") | _masks
     _masks = dict(sorted(known.items(), key=lambda item: -len(item[0])))
 
 
 def register_variable(name: str) -> None:
-    """Replace the value of an environment variable from now on, if it is set."""
+    """Replace the value of an environment variable, if it is set, from now on."""
     registered_variables[name] = None
     register(name, os.environ.get(name, ""))
 
 
 def register_address(name: str, address: str) -> None:
-    """Replace the passwords of an address from now on, also as the header of HTTP basic authentication."""
+    """Replace the passwords in an address from now on, including in the header of HTTP basic authentication."""
     for pattern in _PASSWORDS:
         for before, password in pattern.findall(address):
             for written in (password, unquote(password)):
@@ -62,7 +62,7 @@ def register_address(name: str, address: str) -> None:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return the forms in which messages and files show a text."""
+    """Return the forms in which a text may appear in messages and files."""
     quoted = {quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace"), html.escape(secret)}
     as_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     return {secret, repr(secret)[1:-1], repr(os.fsencode(secret))[2:-1], *quoted, *as_json}
@@ -79,7 +79,7 @@ def redact(text: str) -> str:
 
 
 def redacted(value: object) -> Any:
-    """Return a JSON document with all its strings redacted. Its keys stay, because readers look for them."""
+    """Return a JSON document with all its strings redacted. Its keys are kept, because readers look them up."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
@@ -88,18 +88,18 @@ def redacted(value: object) -> Any:
 
 
 def json_text(document: object, indent: int | None = None, ensure_ascii: bool = True, allow_nan: bool = True) -> str:
-    """Return the document as redacted JSON, with these options of json.dumps."""
-    # Redact the strings, not the JSON text: a replacement there could break an escape.
+    """Return a document as redacted JSON, with these options of json.dumps."""
+    # The strings are redacted instead of the JSON text, in which a replacement could break an escape sequence.
     shown = redacted(document) if _masks else document
     return json.dumps(shown, indent=indent, ensure_ascii=ensure_ascii, allow_nan=allow_nan)
 
 
 def copy_redacted(source: int, target: int) -> None:
-    """Copy from one file descriptor to another as text arrives, until the source ends."""
+    """Copy text from one file descriptor to another, redacted, as it arrives, until the source ends."""
     longest, kept = max(map(len, _masks), default=1), ""
     while chunk := os.read(source, 65536):
         text = redact(kept + os.fsdecode(chunk))
-        # The end may be the beginning of a secret, whose rest the next read brings.
+        # The end of the text may be the beginning of a secret, whose rest comes with the next read.
         lengths = range(min(longest - 1, len(text)), 0, -1)
         held = next((n for n in lengths if any(form.startswith(text[-n:]) for form in _masks)), 0)
         kept = text[len(text) - held :]
@@ -110,13 +110,11 @@ def copy_redacted(source: int, target: int) -> None:
 def _write(target: int, text: str) -> None:
     content = os.fsencode(text)
     while content:
-        # os.write may write only a part.
+        # os.write may write only a part of the content.
         content = content[os.write(target, content) :]
 
 
 class _Redacting:
-    """An output stream that redacts what is written."""
-
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
@@ -132,18 +130,18 @@ class _Redacting:
 
 
 def redact_output() -> None:
-    """Redact what this process prints from now on, tracebacks included."""
+    """Redact everything that this process prints from now on, including tracebacks."""
     sys.stdout, sys.stderr = _Redacting(sys.stdout), _Redacting(sys.stderr)
 
 
 def without_password(text: str, address: str = "") -> str:
-    """Return the text with *** for the passwords of addresses in it.
+    """Return a text in which *** replaces the passwords of addresses.
 
     The password of `address` is replaced wherever it occurs.
     """
     for secret in (found[2] for pattern in _PASSWORDS for found in pattern.finditer(address)):
         for written in {secret, unquote(secret)}:
-            # A shorter password is part of other words.
+            # A shorter password may be part of other words.
             if len(written) > 3:
                 text = text.replace(written, "***")
     for pattern in _PASSWORDS:
@@ -154,11 +152,11 @@ def without_password(text: str, address: str = "") -> str:
 def _register_environment() -> None:
     for name, value in os.environ.items():
         register_address(name, value)
-        # A value that is the path of a file with the secret is itself no secret.
-        # os.path.exists, because Path.exists() raises for a value longer than a file name may be.
+        # A value that is the path of a file with the secret is not itself secret. os.path.exists is used, because
+        # Path.exists() raises an error for a value that is longer than a file name may be.
         if _NAMES.search(name) and not os.path.exists(value):  # noqa: PTH110
             register(name, value)
-    # MLflow sends these two as basic authentication, so the encoded pair is a secret too.
+    # MLflow sends these two values as basic authentication, so the encoded pair is a secret too.
     user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
     if password:
         register("MLFLOW_TRACKING_PASSWORD", _basic(user, password))

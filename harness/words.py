@@ -1,7 +1,7 @@
-"""Words for people, apart from the code: each room has a `words.toml`, a template for each code.
+"""Texts for users, kept apart from the code: each folder has a `words.toml`, with a template for each code.
 
-The words of the code `plan.no_checkpoint_yet` are `no_checkpoint_yet` in `harness/plan/words.toml`. `bench.` stands for
-`harness` itself.
+For example, the text for the code `plan.no_checkpoint_yet` is `no_checkpoint_yet` in `harness/plan/words.toml`.
+`bench.` stands for `harness` itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CODE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
 def said(code: str, /, **fields: object) -> str:
-    """Return the words of a code, with the fields in their braces. Raises KeyError for a code without words."""
+    """Return the text for a code, with its fields filled in. Raises KeyError for a code without a text."""
     words = template(code)
     if words is None:
         raise KeyError(code)
@@ -26,7 +26,7 @@ def said(code: str, /, **fields: object) -> str:
 
 
 def template(code: str) -> str | None:
-    """Return the words of a code with their braces, or None for what is no code of ours."""
+    """Return the template of a code, or None if it is not one of bench's codes."""
     if not _CODE.fullmatch(code):
         return None
     room, _, name = code.rpartition(".")
@@ -35,7 +35,7 @@ def template(code: str) -> str | None:
 
 @functools.cache
 def words_of(room: str) -> Mapping[str, str]:
-    """Return the words of a room by their names; {} if there is no such room."""
+    """Return the templates of a folder by their names, or {} if there is no such folder."""
     own = Path(__file__).parent
     top, *_ = parts = room.split(".")
     folder = own if room == "bench" else (own.parent if top in OUR_PACKAGES else own).joinpath(*parts)

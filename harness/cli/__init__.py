@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 _LONG_WORD = re.compile(r"\S{500,}")
 INTERRUPTED = 130
 OUTPUT_CLOSED = 141
-"""The shell's exit code for a program that wrote into a pipe without a reader: 128 + SIGPIPE."""
+"""The shell's exit code for a program that wrote to a pipe without a reader: 128 + SIGPIPE."""
 
 
 def main() -> None:
-    """Run the command line. Users' mistakes end in a message, never in a traceback.
+    """Run the command line. A user's mistake ends in a message, never in a traceback.
 
-    The exit codes are in docs/reference/exit_codes.md.
+    The exit codes are listed in docs/reference/exit_codes.md.
     """
-    # A stream is None if the shell closed it. Open /dev/null in its place, or the next file that is opened gets its
-    # descriptor, and what a library or a subprocess prints ends in a record.
+    # A stream is None if the shell closed it. /dev/null is opened in its place. Otherwise the next file that is opened
+    # would get its descriptor, and output of a library or subprocess would end up in a record.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     redact_output()
-    # A notebook's kernel sets this for its child processes, to a matplotlib backend that our Python may lack.
+    # A notebook's kernel sets this for its child processes, to a matplotlib backend that may not be installed here.
     os.environ.pop("MPLBACKEND", None)
     try:
         code = _exit_code()
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _exit_code() -> int:
-    """Run the command line and flush its output; return the exit code. Our own faults are raised."""
+    """Run the command line and flush its output. Return the exit code. Bugs in bench are raised."""
     from typer import TyperException
 
     from harness.errors import BenchError
@@ -69,7 +69,7 @@ def _exit_code() -> int:
 
         if is_disk_full(error):
             return _refused("the disk is full. Once there is room, the same command continues.", 1)
-        # Without a number it is not the system's error about a file, but a library's: a fault of our own.
+        # Without an error number, this is not the system's error about a file but a library's, and thus a bug in bench.
         if error.errno is None:
             raise
         return _refused(_about_a_file(error), 2)
@@ -77,9 +77,9 @@ def _exit_code() -> int:
 
 
 def _refused(message: str, code: int) -> int:
-    """Print why on stderr, if it can be written, and return the exit code.
+    """Print the reason on stderr, if possible. Return the exit code.
 
-    Words that are too long for a name or path, such as a number of thousands of digits, are shortened.
+    Words that are too long for a name or path, such as a number with thousands of digits, are shortened.
     """
     message = _LONG_WORD.sub(lambda word: f"{word[0][:100]}...{word[0][-20:]}", redact(message))
     with suppress(OSError):
@@ -91,9 +91,9 @@ def _refused(message: str, code: int) -> int:
 
 
 def _silence_closed_outputs() -> bool:
-    """Return whether an output is closed or full, and redirect such an output to /dev/null.
+    """Return whether an output is closed or full. Redirect such outputs to /dev/null.
 
-    Otherwise Python complains of it when it exits.
+    Otherwise Python would report an error about them when it exits.
     """
     broken = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None and _is_broken(stream)]
     for stream in broken:
@@ -102,19 +102,19 @@ def _silence_closed_outputs() -> bool:
 
 
 def _is_broken(stream: TextIO) -> bool:
-    """Return whether the stream is full or has no reader."""
+    """Return whether a stream is full or has no reader."""
     try:
         stream.flush()
     except OSError:
         return True
-    # After a failed write the buffer may be empty, so a flush proves nothing. poll() shows a pipe without a reader.
+    # After a failed write, the buffer may be empty, so a flush proves nothing. poll() detects a pipe without a reader.
     watched = select.poll()
     watched.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in watched.poll(0))
 
 
 def _usage(error: TyperException) -> str:
-    """Return a message about a mistake in the command line, in the form of our own errors: value, rule, help."""
+    """Return a message about a mistake in the command line, in the form of bench's own errors: value, rule, help."""
     from pydantic import ValidationError
 
     message = error.format_message()
@@ -132,8 +132,8 @@ def _usage(error: TyperException) -> str:
 
 
 def _about_a_file(error: OSError) -> str:
-    """Return a message about what the system refused, and what to do about it."""
-    # A rename has two paths, and one that fails is about its target.
+    """Return a message about a file operation that the system refused, with a remedy."""
+    # A rename has two paths. If it fails, the message should name the target.
     path = error.filename2 or error.filename
     match error:
         case FileNotFoundError():

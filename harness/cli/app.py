@@ -1,6 +1,6 @@
-"""The verbs in their groups; those on shelves are found, not imported by name.
+"""The verbs in their groups. Verbs on shelves are found at run time instead of being imported by name.
 
-Heavy imports are inside the functions, so that help and error messages come at once.
+Heavy modules are imported inside the functions, so that help and error messages appear at once.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ for _verb in added(Verb):
 
 
 class Verbs(TyperGroup):
-    """`bench --help`: the verbs in their groups, each with the first sentence of its own help."""
+    """The formatter of `bench --help`: the verbs in their groups, each with the first sentence of its help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        # Typer itself groups commands only where it draws boxes (`rich_help_panel`).
+        # Typer itself groups commands only if it draws boxes (`rich_help_panel`).
         column = max(map(len, self.commands))
         for group, verbs in GROUPS.items():
             named = {_name(verb): self.commands[_name(verb)] for verb in verbs}
@@ -54,15 +54,15 @@ class Verbs(TyperGroup):
 
 
 _SENTENCE = 80
-"""The length up to which a first sentence is not truncated. A test checks that they fit next to the names."""
+"""First sentences up to this length are not truncated. A test checks that they fit next to the names."""
 
 
 def _name(verb: Callable[..., None]) -> str:
-    """Return the verb's name; a function whose name would hide a builtin has an underscore at the end."""
+    """Return the verb's name. A function whose name would hide a builtin ends with an underscore."""
     return verb.__name__.rstrip("_")
 
 
-# No rich markup: off a terminal, and in logs, messages must be plain text without wrapping or boxes.
+# There is no rich markup, because in logs and pipes, messages must be plain text without wrapping or boxes.
 app = typer.Typer(
     name="bench",
     cls=Verbs,

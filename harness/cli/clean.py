@@ -1,4 +1,4 @@
-"""`bench clean`: lists and deletes files in a home that no sweep refers to any more."""
+"""`bench clean`: list and delete files in a home that no sweep refers to any more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DELETED = ".deleted"
 YOUNG_S = 600.0
-"""Younger files may belong to a run that has not yet recorded what it refers to."""
+"""Files younger than this may belong to a run that has not yet recorded what it refers to."""
 
 
 def clean(
@@ -44,7 +44,7 @@ def clean(
     """
     folder = home_folder(home)
     inside = folder.resolve()
-    # A link may lead out of the home; nothing outside of it is listed or deleted.
+    # A link may lead out of the home. Nothing outside the home is listed or deleted.
     found = [one for one in _leftovers(folder) if one.path.parent.resolve().is_relative_to(inside)]
     deleted = [one for one in found if _delete(one)] if yes else []
     total = sum(one.n_bytes for one in found)
@@ -75,14 +75,13 @@ class Leftover:
 
     path: Path
     what: str
-    """A description."""
     n_bytes: int
     cell: CellRecord | None = None
-    """The cell that it is, or belongs to, and whose lease protects it; None for results in the cache."""
+    """The cell that it is or belongs to, whose lease protects it; None for results in the cache."""
 
 
 def _leftovers(home: Path) -> Iterator[Leftover]:
-    """Yield what no sweep refers to, in the order of sweeps, and the cache last."""
+    """Yield everything that no sweep refers to, sweep by sweep, with the cache last."""
     from harness.records import read_sweep
 
     for path in sorted(home.glob(f"*/.*{DELETED}")) + sorted(home.glob(f"*/cells/.*{DELETED}")):
@@ -95,11 +94,11 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
         except BenchError as error:
             note(f"warning: {path.parent.name} and the cache are left as they are: {error}")
             is_known = False
-    # A running sweep may read any result and start any cell next, so nothing of it is touched.
+    # A running sweep may read any result and may start any of its cells next, so all its files are kept.
     running = [sweep for sweep in sweeps if _is_running(sweep)]
     if running:
         note(f"warning: {few([sweep.name for sweep in running])} and the cache are left as they are: cells are running")
-    # A sweep over a checkpoint refers to the cell that holds it.
+    # A sweep that evaluates a checkpoint refers to the cell that contains the checkpoint.
     evaluated = [Path(sweep.checkpoint).resolve() for sweep in sweeps if sweep.checkpoint is not None]
     leftovers = [
         one
@@ -109,7 +108,7 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
         if not any(one.path.resolve() in (checkpoint, *checkpoint.parents) for checkpoint in evaluated)
     ]
     yield from leftovers
-    # Which results are needed is known only if every sweep can be read.
+    # The needed results are known only if every sweep can be read.
     if is_known and not running:
         going = {one.path for one in leftovers}
         made_here = [sweep for sweep in sweeps if not sweep.is_imported]
@@ -119,14 +118,14 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
 
 
 def _is_running(sweep: SweepRecord) -> bool:
-    """Return whether a process holds one of the cells; it may start any other one next."""
+    """Return whether a process is running a cell of a sweep. It may start any other cell next."""
     from harness.records.lease import is_leased
 
     return any(is_leased(cell.path) for cell in [*sweep.cells, *sweep.other_cells])
 
 
 def _leftover_cells(sweep: SweepRecord) -> Iterator[Leftover]:
-    """Yield the cells, and the evaluations of cells, that a sweep no longer asks for."""
+    """Yield the cells, and the evaluations of cells, that a sweep no longer needs."""
     for cell in sweep.other_cells:
         if not _is_young(cell.path):
             yield Leftover(cell.path, f"a cell that {sweep.name} no longer asks for", _n_bytes(cell.path), cell)
@@ -143,7 +142,7 @@ def _leftover_cells(sweep: SweepRecord) -> Iterator[Leftover]:
 def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Leftover]:
     """Yield the results of stages in the cache that no cell reads.
 
-    Yields nothing if that is unknown for one of the cells.
+    If it is unknown for any cell what it reads, nothing is yielded.
     """
     from harness.run.stages import STAGES
 
@@ -161,9 +160,9 @@ def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Lefto
 
 
 def _results_of(cell: CellRecord) -> Iterator[str]:
-    """Yield the names, without endings, of what a cell and its report read from the cache.
+    """Yield the names, without endings, of the results in the cache that a cell and its report read.
 
-    Raises BenchError if that is unknown.
+    Raises BenchError if they are unknown.
     """
     from harness.config.run_spec import recorded_spec
     from harness.run.stages import STAGES
@@ -174,18 +173,17 @@ def _results_of(cell: CellRecord) -> Iterator[str]:
 
 
 def _is_result(file: str, stages: Iterable[str]) -> bool:
-    """Return whether a file of the cache is the result of a stage, finished or not; the cache holds other files too."""
+    """Return whether a file in the cache is the result of a stage, complete or not. Other files are in it too."""
     return any(file.startswith(f"{name.replace('_', '-')}-") for name in stages)
 
 
 def _key(file: str) -> str:
-    """Return a file's name without its endings."""
     return file.partition(".")[0]
 
 
 def _is_young(path: Path) -> bool:
-    """Return whether a path, or a file in it, was written in the last `YOUNG_S`."""
-    # A file that vanishes meanwhile shows that a process works here: that counts as young.
+    """Return whether a path, or a file in it, was written in the last `YOUNG_S` seconds."""
+    # If a file vanishes during the check, another process is working here, so the path counts as young.
     now_s = time.time()
     with contextlib.suppress(FileNotFoundError):
         return any(now_s - one.stat().st_mtime < YOUNG_S for one in [path, *path.rglob("*")])
@@ -193,20 +191,20 @@ def _is_young(path: Path) -> bool:
 
 
 def _n_bytes(path: Path) -> int:
-    """Return the size of a file, or of all files in a folder; 0 if it vanishes meanwhile."""
+    """Return the size of a file, or of all files in a folder; 0 if it vanishes in the meantime."""
     with contextlib.suppress(FileNotFoundError):
         return sum(one.lstat().st_size for one in [path, *path.rglob("*")] if not one.is_dir())
     return 0
 
 
 def _delete(leftover: Leftover) -> bool:
-    """Delete a leftover; return False if another process has taken the cell meanwhile."""
+    """Delete a leftover. Return False if another process has taken its cell in the meantime."""
     from harness.records.lease import LeaseTakenError, hold_lease
 
     path = leftover.path
     aside = path.with_name(f".{path.name}{DELETED}")
     try:
-        # The rename comes first, so that nobody finds a half-deleted folder.
+        # The rename comes first, so that no other process finds a half-deleted folder.
         with hold_lease(leftover.cell.path) if leftover.cell is not None else contextlib.nullcontext():
             path.rename(aside)
     except (LeaseTakenError, FileNotFoundError):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reports.report import ContrastRow
 
 Read = TypeVar("Read")
-# A seed fixes the order of prompts and the noise of samples, but if one of these knobs differs, samples differ too.
+# A seed determines the order of prompts and the noise of samples. If one of these knobs differs, it determines others.
 _MEANING_OF_A_SEED = ("model.source", "model.cold_start", "task.train", "task.template")
 # These knobs of the evaluation do not change final scores.
 _NOT_OF_FINAL_SCORES = ("eval.every", "eval.curve_samples", "eval.k", "eval.tasks")
@@ -40,12 +40,12 @@ class Runs:
     """The cells that a name on the command line refers to, and their sweep."""
 
     label: str
-    """The name as given on the command line, or the cell's folder."""
+    """The name on the command line, or the name of the cell's folder."""
     sweep: SweepRecord
     cells: list[CellRecord]
 
     def setting_aside(self, error: DamagedRecordError) -> Runs:
-        """Return the same runs; if the error names one of their cells, that cell is `damaged`."""
+        """Return the same runs. If the error names one of their cells, that cell is marked as `damaged`."""
         cells = [replace(cell, fault=str(error)) if cell.is_named_in(error) else cell for cell in self.cells]
         return replace(self, cells=cells)
 
@@ -83,7 +83,7 @@ def compare(
     if margin_pp is not None and not math.isfinite(margin_pp):
         raise RefusedError("cli.margin_not_finite", margin_pp=margin_pp)
     folder = home_folder(home)
-    # Records made from another tool's results live only as long as the comparison.
+    # Records that are made from another tool's results are deleted after the comparison.
     with TemporaryDirectory() as aside:
         sides = [
             _runs(given, folder, Path(aside) / name, metric)
@@ -93,7 +93,7 @@ def compare(
 
 
 def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alpha: float, json: bool) -> None:
-    """Compare two sides by the metric, and print the row, the verdict and what differs."""
+    """Compare two sides by the metric, and print the table row, the verdict and the differences."""
     from harness.cli.report import print_judgement
     from harness.plan.gate import ABSENT
     from reports.measure.measurements import MetricError, TaskMetric
@@ -109,7 +109,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
         differs = _knobs_that_differ(*sides)
         metrics = [TaskMetric.parse(wanted, side.sweep) for side in sides]
         _require_same_task(sides, [parsed.task for parsed in metrics])
-        # Over one checkpoint the evaluation itself may be the question, so its knobs may differ.
+        # If both evaluate the same checkpoint, the evaluation may be the question, so its knobs may differ.
         if not _evaluate_one_checkpoint(sides):
             _require_same_evaluation(differs, metrics[0].task)
         matching, names = _matched_problems(sides, metrics)
@@ -143,7 +143,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     if differs:
         labels = ["knob", *(side.label for side in sides)]
         print_table("", labels, [[knob, knob_text(one), knob_text(other)] for knob, (one, other) in differs.items()])
-    # A knob that exists on one side only follows from another knob, which is counted.
+    # A knob that exists on only one side follows from another knob, which is counted.
     decided = [knob for knob, pair in differs.items() if ABSENT not in pair]
     if len(decided) > 1:
         note(f"warning: {len(decided)} knobs differ, so the difference cannot be put down to one of them")
@@ -161,9 +161,9 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
 
 
 def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]) -> tuple[list[Runs], Read]:
-    """Read the sides, leaving out cells that prove damaged; return the sides and the result.
+    """Read the sides, leaving out cells that turn out to be damaged. Return the sides and the result.
 
-    Raises DamagedRecordError if anything else is damaged, or no cell of a side is left.
+    Raises DamagedRecordError if something else is damaged, or if no cell of a side is left.
     """
     from harness.records.files import DamagedRecordError
 
@@ -172,7 +172,7 @@ def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]
             return sides, read(sides)
         except DamagedRecordError as error:
             whole = [side.setting_aside(error) for side in sides]
-            # Without a change the next round would find the same fault.
+            # If nothing changed, the next pass would find the same fault again.
             if whole == sides or any(all(cell.fault for cell in side.cells) for side in whole):
                 raise
             sides = whole
@@ -181,7 +181,8 @@ def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]
 def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
     """Return the runs that a name refers to: a cell's folder, SWEEP/ARM, or results of another tool.
 
-    aside: where the records of results of another tool are written. metric: as given by --metric.
+    aside: the folder for records that are made from results of another tool.
+    metric: the value of --metric.
     """
     from harness.records import read_sweep
     from harness.records.cell import is_cell_directory_name
@@ -196,7 +197,7 @@ def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
         if not (folder / "sweep.json").is_file():
             raise RefusedError("cli.cell_without_sweep", given=given, path=folder / "sweep.json")
         sweep = read_sweep(folder)
-        # Read as the question reads it, which may be under another evaluation than the cell's own.
+        # The cell is read as in its sweep's question, which may use another evaluation than the cell's own.
         return Runs(path.name, sweep, [sweep.cell_at(path)])
     name, slash, arm = given.rpartition("/")
     sweep = read_sweep(run_folder(name if slash else given, home))
@@ -207,14 +208,14 @@ def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
 
 
 def _is_foreign(given: str) -> bool:
-    """Return whether it names results of another tool: a file, an address, a pattern, or a folder that is not ours."""
+    """Return whether an argument names results of another tool: a file, an address, a pattern, or a foreign folder."""
     path = Path(given)
     ours = any((place / name).is_file() for place in (path, path.parent) for name in ("status.json", "sweep.json"))
     return "{" in given or "#" in given or path.is_file() or (path.is_dir() and not ours)
 
 
 def _imported(given: str, aside: Path, metric: str | None) -> Runs:
-    """Return the runs in results of another tool. Raises RefusedError if they have several arms."""
+    """Return the runs in results of another tool. Raises RefusedError if these have several arms."""
     reader = next(added(Reader), None)
     if reader is None:
         raise RefusedError("cli.not_a_run", given=given)
@@ -225,9 +226,9 @@ def _imported(given: str, aside: Path, metric: str | None) -> Runs:
 
 
 def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
-    """Raise RefusedError if the two sides were measured on different tasks or different rows."""
+    """Raise RefusedError if the two sides were evaluated on different tasks or rows."""
     treatment, baseline = sides
-    # A metric without a task in its name means the first task of each side.
+    # A metric without a task refers to the first task of each side.
     task, other = tasks
     if task != other:
         shared = [name for name in treatment.sweep.tasks if name in baseline.sweep.tasks]
@@ -240,7 +241,7 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
             baseline_task=other,
             remedy=remedy if shared else "No task is in both",
         )
-    # Tasks of a user's own can share a name, so their data is compared too.
+    # Two tasks of users can have the same name, so their data are compared too.
     one, another = ({row.digest for row in side.sweep.data_of(task)} for side in sides)
     if one and another and not one & another:
         origins = [", ".join(row.origin for row in side.sweep.data_of(task)) for side in sides]
@@ -257,10 +258,10 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
 def _matched_problems(
     sides: list[Runs], metrics: list[TaskMetric]
 ) -> tuple[Matching | None, list[dict[str, str] | None]]:
-    """Match the problems of two sides if another tool named those of one.
+    """Match the problems of two sides if at least one was imported from another tool.
 
-    Returns the matching, and for each side its ids of matched problems mapped to the ids that both share. Ids of our
-    own tasks need no matching, unless a task's problems changed.
+    Returns the matching, and for each side a mapping from its ids of matched problems to ids that both sides share. Two
+    runs of bench need no matching, but the reference answers of their problems must agree.
     """
     from harness.records.scores import match_problems
 
@@ -279,9 +280,9 @@ def _matched_problems(
 
 
 def _contents(side: Runs, metric: TaskMetric) -> dict[str, str | None]:
-    """Map the ids of the problems with final samples to the digest of their content.
+    """Map the ids of problems with final samples to digests of their contents.
 
-    It is None for our own runs, whose prompts hold the template too.
+    The digests are None for bench's own runs, whose prompts also contain the template.
     """
     from reports.measure.measurements import Measurement
 
@@ -294,13 +295,13 @@ def _contents(side: Runs, metric: TaskMetric) -> dict[str, str | None]:
 
 
 def _problems(cell: CellRecord, task: str) -> list[ProblemRow]:
-    """Return the problems of a task that a cell was evaluated on."""
+    """Return the problems of a task on which a cell was evaluated."""
     return [row for row in cell.read_problems() if (row["task"], row["split"]) == (task, "test")]
 
 
 def _require_same_answers(sides: list[Runs], task: str) -> None:
-    """Raise RefusedError if one problem has different reference answers on the two sides."""
-    # The prompts of one problem differ with the template; its reference answer does not.
+    """Raise RefusedError if a problem has different reference answers on the two sides."""
+    # The prompt of a problem depends on the template, but its reference answer does not.
     one, other = (
         {row["problem_id"]: row["answer"] for cell in side.cells for row in _problems(cell, task)} for side in sides
     )
@@ -319,7 +320,7 @@ def _require_same_answers(sides: list[Runs], task: str) -> None:
 
 
 def _require_measured(side: Runs, group: Group, metric: str) -> None:
-    """Raise RefusedError if a side has no finished cell, or none with the metric."""
+    """Raise RefusedError if a side has no finished cell, or no finished cell with the metric."""
     done = group.measurements
     if not done:
         states = ", ".join(sorted({cell.state for cell in group.cells}))
@@ -343,7 +344,7 @@ def _require_measured(side: Runs, group: Group, metric: str) -> None:
 
 
 def _how_to_run(side: Runs) -> str:
-    """Return advice on how to get finished cells of a side."""
+    """Return a sentence on how to get finished cells of a side."""
     if side.sweep.is_search:
         return (
             f"Name one setting of the search by its trial, e.g. {side.sweep.name}/trial_0; the "
@@ -353,23 +354,22 @@ def _how_to_run(side: Runs) -> str:
 
 
 def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[object, object]]:
-    """Map each knob that differs to its values on both sides."""
     from harness.plan.gate import imported_settings_that_differ, values_that_differ
 
     foreign = [side.sweep.is_imported for side in (treatment, baseline)]
     if all(foreign):
         one, other = (side.cells[0].spec["imported"] for side in (treatment, baseline))
         return imported_settings_that_differ(one, other)
-    # Another tool's settings have names of their own: how they differ from ours is unknown.
+    # Another tool's settings have different names, so the differences from bench's settings are unknown.
     if any(foreign):
         return {}
-    # Within a group only the seed differs, so one cell stands for all.
+    # The cells of a group differ only in their seeds, so one cell represents them all.
     specs = {name: _spec(side) for name, side in (("treatment", treatment), ("baseline", baseline))}
     return {knob: (values["treatment"], values["baseline"]) for knob, values in values_that_differ(specs).items()}
 
 
 def _spec(side: Runs) -> RunSpec:
-    """Return the settings of a side's first cell that was started and is not damaged."""
+    """Return the settings of the first cell of a side that was started and is not damaged."""
     from harness.config.run_spec import recorded_spec
 
     whole = (cell for cell in side.cells if cell.fault is None)
@@ -380,7 +380,7 @@ def _spec(side: Runs) -> RunSpec:
 
 
 def _evaluate_one_checkpoint(sides: Sequence[Runs]) -> bool:
-    """Return whether neither side was trained and the weights are the same: then the evaluation is the question."""
+    """Return whether both sides evaluate the same weights without training, so that the evaluation is the question."""
     from harness.config.hashing import weights_fingerprint
 
     if any(side.sweep.is_imported for side in sides):
@@ -390,7 +390,7 @@ def _evaluate_one_checkpoint(sides: Sequence[Runs]) -> bool:
 
 
 def _require_same_evaluation(differs: Mapping[str, tuple[object, object]], task: str) -> None:
-    """Raise RefusedError if the two sides were evaluated differently: their scores do not compare."""
+    """Raise RefusedError if the two sides were evaluated differently, because their scores are then not comparable."""
     unlike = [
         f"{knob} ({knob_text(one)} against {knob_text(other)})"
         for knob, (one, other) in differs.items()
@@ -401,8 +401,8 @@ def _require_same_evaluation(differs: Mapping[str, tuple[object, object]], task:
 
 
 def _unlike_seeds(sides: list[Runs], differs: Mapping[str, tuple[object, object]]) -> str | None:
-    """Say why one seed means other samples on the two sides, or return None if it means the same."""
-    # Arms of one sweep share the meaning of a seed by design.
+    """Return the reason why a seed gives different samples on the two sides, or None if it gives the same samples."""
+    # In arms of the same sweep, a seed has the same meaning by design.
     if sides[0].sweep.path == sides[1].sweep.path:
         return None
     unlike = [knob for knob in differs if knob.startswith(_MEANING_OF_A_SEED)]

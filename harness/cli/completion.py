@@ -12,19 +12,19 @@ from harness.runs import home_folder
 
 
 def run_names(context: Context) -> list[str]:
-    """Return the names of the sweeps in the home. Typer drops those that do not begin as typed."""
+    """Return the names of the sweeps in the home. Typer drops those that do not match the typed text."""
     return sorted(path.parent.name for path in home_folder(context.params.get("home")).glob("*/sweep.json"))
 
 
 def sweep_names(context: Context, incomplete: str) -> list[str]:
-    """Return sweep files, shipped sweeps and sweeps that were run."""
-    # As `shipped` of harness.plan.sweep_file, whose imports would take a second at every TAB.
+    """Return sweep files and the names of shipped sweeps and of sweeps that were run."""
+    # This repeats `shipped` of harness.plan.sweep_file, whose imports would take a second at every TAB.
     shipped = {path.stem for path in Path(sweeps.__file__).parent.glob("*.yaml") if not path.stem.startswith("probe")}
     return [*_files(incomplete), *sorted({*shipped, *run_names(context)})]
 
 
 def _files(incomplete: str) -> Iterator[str]:
-    """Yield the folders and YAML files in the folder that the path names so far."""
+    """Yield the folders and YAML files in the folder of an incomplete path."""
     folder, slash, _ = incomplete.rpartition("/")
     for path in sorted(Path(folder or slash or ".").glob("[!.]*")):
         if path.is_dir():

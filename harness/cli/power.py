@@ -1,4 +1,4 @@
-"""`bench power`: what would settle each contrast, how many seeds an effect needs, and which effect seeds can detect."""
+"""`bench power`: what would settle each contrast, how many seeds an effect needs, and which effect is detectable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from harness.words import said
 
 MIN_PAIRS_FOR_SD = 2
 SMALLEST_PP = 0.001
-"""The smallest effect or sd accepted: no evaluation is as fine, and far below it the numbers of seeds overflow."""
+"""The smallest effect or sd that is accepted. No evaluation is as precise, and far below it, numbers of seeds overflow.
+"""
 INSTEAD = (
     "Assume a spread instead, e.g. --sd 2 --correlation 0.6: the run-to-run sd of an arm in pp, and the correlation of "
     "two arms over seeds."
@@ -27,23 +28,23 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class PowerRow:
-    """A contrast, its power, and what the effect needs; None where the spread is unknown."""
+    """A contrast, its power, and what the effect requires. Values are None if the spread is unknown."""
 
     arm: str
     baseline: str
     n_pairs: int
-    """The number of finished pairs; 0 if the spread is assumed."""
+    """The number of finished pairs; 0 if the spread was assumed."""
     sd_pp: float | None
-    """The sd of the paired differences."""
+    """The standard deviation of the paired differences."""
     flagged_seeds: list[int]
-    """The seeds of pairs with a flagged cell."""
+    """The seeds of pairs in which a cell is flagged."""
     sd_unflagged_pp: float | None
-    """The sd of the other pairs; None if no seed is flagged or too few are left."""
+    """The sd of the other pairs; None if no seed is flagged or too few pairs are left."""
     sd_upper_pp: float | None
     correlation: float | None
     seeds_needed: int | None
     seeds_needed_upper: int | None
-    """With the sd at its 80% upper bound, since the sd of a pilot is more often too low than too high."""
+    """The number needed if the sd is at its 80% upper bound. A pilot's sd is more often too low than too high."""
     n_seeds: int
     detectable_pp: float | None
 
@@ -55,18 +56,17 @@ class PowerDesign:
     sweep: str
     baseline: str
     n_seeds: int
-    """The seeds of the sweep."""
     alpha: float
-    """The level that the contrasts share."""
+    """The significance level that the contrasts share."""
     n_contrasts: int
     effect_pp: float
     source: str
     unit: str = "seed"
-    """What is replicated: a seed, or a problem if one checkpoint is evaluated."""
+    """The unit of replication: a seed, or a problem if one checkpoint is evaluated."""
 
     @property
     def alpha_each(self) -> float:
-        # Bonferroni.
+        # Bonferroni correction.
         return self.alpha / self.n_contrasts
 
     def row(
@@ -78,7 +78,6 @@ class PowerDesign:
         flagged_seeds: Sequence[int] = (),
         sd_unflagged_pp: float = math.nan,
     ) -> PowerRow:
-        """Compute the row of a contrast."""
         from reports.statistics import MIN_PAIRS, power, sd_upper_bound
 
         alpha, n = self.alpha_each, n_pairs or self.n_seeds
@@ -167,10 +166,10 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
 
 
 def _percentage_points(given: str) -> float:
-    """Parse an effect such as `2pp`; raise RefusedError without the unit or out of range."""
+    """Return an effect such as `2pp` in percentage points. Raises RefusedError if it has no unit or is out of range."""
     text = given.strip()
     number = text.removesuffix("pp").strip()
-    # Without its unit, 0.02 could mean a fraction or percentage points.
+    # Without a unit, 0.02 could be a fraction or percentage points.
     if number == text:
         raise RefusedError("cli.effect_without_unit", given=given)
     try:
@@ -183,7 +182,7 @@ def _percentage_points(given: str) -> float:
 
 
 def _measured(given: str, home: Path, effect_pp: float) -> tuple[PowerDesign, list[PowerRow]]:
-    """Return the design and its contrasts with the sd of finished pairs; raise RefusedError if there is none."""
+    """Return the design and its contrasts with the sd of finished pairs. Raises RefusedError for too few pairs."""
     from reports.measure.interactions import declared_contrasts
 
     try:
@@ -222,7 +221,7 @@ def _measured(given: str, home: Path, effect_pp: float) -> tuple[PowerDesign, li
 def _assumed(
     given: str, home: Path, effect_pp: float, sd_pp: float, correlation: float
 ) -> tuple[PowerDesign, list[PowerRow]]:
-    """Return the design of a sweep, run or not, and its contrasts with an assumed sd."""
+    """Return the design of a sweep, which need not have been run, and its contrasts with an assumed sd."""
     from harness.plan.sweep_file import load_sweep
     from harness.records import read_sweep
     from reports.measure.interactions import declared_names
@@ -232,7 +231,7 @@ def _assumed(
         raise RefusedError("cli.sd_out_of_range", sd_pp=sd_pp, min_pp=SMALLEST_PP)
     if not -1 <= correlation < 1:
         raise RefusedError("cli.correlation_out_of_range", correlation=correlation)
-    # A sweep that was run is judged as it ran: the file of that name may have changed since.
+    # If the sweep was run, its records are used, because the file of that name may have changed since.
     if (home / given / "sweep.json").is_file():
         record = read_sweep(home / given)
         name, arms, baseline, grid = record.name, record.arms, record.baseline, record.grid
@@ -245,7 +244,7 @@ def _assumed(
         n_seeds, alpha = len(sweep.seed_list), sweep.compare.alpha
     if checkpoint is not None:
         raise RefusedError("cli.sd_without_training", sweep=name)
-    # sd * sqrt(2 (1 - correlation)): pairing removes the noise that two arms share over seeds.
+    # The formula is sd * sqrt(2 (1 - correlation)): pairing removes the noise that two arms share.
     paired_sd = difference_sd(sd_pp, correlation)
     contrasts = declared_names(grid, arms, baseline)
     design = PowerDesign(name, baseline, n_seeds, alpha, len(contrasts), effect_pp, "assumed sd")
@@ -253,7 +252,6 @@ def _assumed(
 
 
 def _document(design: PowerDesign, rows: Sequence[PowerRow]) -> dict[str, object]:
-    """Return the document that --json prints."""
     from reports.statistics import TARGET_POWER
 
     return {
@@ -299,7 +297,7 @@ def _print(design: PowerDesign, rows: Sequence[PowerRow]) -> None:
             seeds, rest = ", ".join(map(str, row.flagged_seeds)), row.sd_unflagged_pp
             without = f"without them it is {rest:.2f} pp" if rest is not None else "too few others are left for one"
             print_text(f"note on {row.arm}: its sd is with the flagged seeds ({seeds}); {without}")
-    # The dash in the table needs an explanation only where it occurs.
+    # The dash in the table is explained only if it occurs.
     if any(row.seeds_needed is None for row in rows):
         print_text(
             f"–: the spread is unknown: fewer than {MIN_PAIRS_FOR_SD} finished pairs, equal differences, or few that "

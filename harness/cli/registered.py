@@ -70,14 +70,13 @@ def freeze(
     on_gpu = ChosenExecutor(executor, folder).on_gpu
 
     def planned_with(count: int | None) -> Plan:
-        """Return the plan with a number of seeds."""
         return with_known_tuning(make_plan(sweep, profile, set_ or [], count, words("--arms", arms), on_gpu), folder)
 
     planned = planned_with(seeds)
     planned.require_answerable()
     if until is not None:
         require_looks(planned)
-        # Every cell that may be trained is registered, so the plan has the seeds of the last look.
+        # Every cell that may be trained must be registered, so the plan has the seeds of the last look.
         planned = planned_with(planned_looks(planned, most_seeds)[-1])
     place = planned.folder(folder)
     require_same_kind(place, is_search=False)
@@ -96,7 +95,7 @@ def freeze(
     question = register_design(asked, None if until is None else planned_design(planned, asked, most_seeds))
     specs = {arm: spec.model_dump(mode="json") for arm, spec in planned.arms.items()}
     registration, earlier = Registration.of(question, specs), read_registration(place)
-    # No cell has run (checked above), so a registration may be replaced, and the output says so.
+    # No cell has run (checked above), so an earlier registration may be replaced. The output says so.
     replaced = None if earlier is None or earlier.digest == registration.digest else earlier.digest
     registration.write(place)
     if json:
@@ -207,7 +206,7 @@ def verdict(
     judged = [judge(one, rows, interim) for one in asked]
     sentences = [statement.sentence for statement in statements(document)]
     registered = [row.sentence for row in document.registration]
-    # A next step is shown only for contrasts without a verdict.
+    # Next steps are shown only for contrasts without a verdict.
     open_rows = [row for row in document.declared if row.verdict in OPEN_VERDICTS]
     if json:
         print_json({"sweep": record.name, "verdicts": sentences, "interim": interim,

@@ -1,4 +1,4 @@
-"""`bench report`: the page of a sweep, written from its records alone."""
+"""`bench report`: the page of a sweep, written only from its records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reports.report import Report
 
 _STAND = ".stand"
-"""The file in the report's folder with the digest of what the report was made from."""
+"""A file in the report's folder with a digest of everything that the report was made from."""
 COLOUR_OF = {
     "better": "green",
     "best": "green",
@@ -34,7 +34,7 @@ COLOUR_OF = {
     "inconclusive": "yellow",
     "careful": "yellow",
 }
-"""Colours of the signs before verdicts."""
+"""The colours of the signs before verdicts."""
 
 
 def report(
@@ -71,7 +71,7 @@ def report(
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) or None
-    # Only a search has a study, and its report is another one.
+    # Only a search has a study.json. Its report is a different one.
     if (folder / "study.json").is_file():
         _report_search(folder, followed, format_, json)
         if open_:
@@ -92,7 +92,7 @@ def report(
 
 
 def write_search(folder: Path) -> tuple[dict[str, object], str]:
-    """Write the report of a search's folder; return report.json and a sentence with its result."""
+    """Write the report of a search. Return the content of report.json and a sentence with the result."""
     from harness.records import read_sweep
     from harness.records.study import read_study
     from reports.processes import meanwhile, process_count
@@ -124,10 +124,10 @@ def _report_search(folder: Path, followed: object, format_: str | None, as_json:
 
 
 def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report:
-    """Write the report of a sweep's folder, and return it.
+    """Write the report of a sweep, and return it.
 
-    Showing the verdicts of a complete plan is recorded as a look. Raises RefusedError if no cell is done, or none has
-    the metric that the sweep compares.
+    If the plan is complete, showing its verdicts is recorded as a look (an analysis of the results so far). Raises
+    RefusedError if no cell is done, or if no finished cell has the compared metric.
     """
     from harness.records import read_sweep
     from harness.records.sweep import reading_around_damage
@@ -140,7 +140,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report
     with _alone_on_page(folder):
 
         def written(sweep: SweepRecord) -> tuple[SweepRecord, Report]:
-            """Return the sweep that was read, without damaged cells, and its report."""
+            """Return the sweep as read, without damaged cells, and its report."""
             require_any_done(sweep, "nothing to report")
             processes = process_count(len(sweep.cells))
             with meanwhile(partial(write_sweep_samples, sweep, page), processes):
@@ -149,17 +149,17 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report
                 except MetricError as error:
                     raise RefusedError("cli.in_metric", error=error) from None
 
-        # The states are fixed, so that all parts of the page see the same ones while cells go on.
+        # The states are cached, so that all parts of the page show the same states while cells continue.
         whole = read_sweep(folder).as_it_stands
         require_any_done(whole, "nothing to report")
         note("writing the report")
-        # Taken before anything is read: a change while the page is written makes another stand, and the page out of
-        # date.
+        # The stand is computed before anything is read. If records change while the page is written, the stand will no
+        # longer match, and the page counts as out of date.
         records = whole.stand()
         sweep, document = reading_around_damage(whole, written)
         warn_of_damage(sweep.cells)
         record_look(sweep, document)
-        # Only a page with the usual words and without damage may be reused.
+        # Only a page with the usual words and without damaged cells may be reused.
         if reflection_words is None and sweep is whole:
             (page / _STAND).write_text(_stand(records, page))
     list_runs(folder.parent)
@@ -167,7 +167,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report
 
 
 def written_already(folder: Path) -> Report | None:
-    """Return the written report if its records, its files and the code that makes it are unchanged; else None."""
+    """Return the existing report if its records, its files and the code that makes it are unchanged, or else None."""
     from harness.records import read_sweep
     from reports.report import read_report
 
@@ -180,7 +180,7 @@ def written_already(folder: Path) -> Report | None:
 
 
 def _stand(records: str, page: Path) -> str:
-    """Return a digest that changes with the records, with a file of the report, and with the code that makes it."""
+    """Return a digest that changes with the records, the report's files, and the code that makes the report."""
     import harness.records
     import reports
     from harness.records.counted import stand
@@ -191,7 +191,7 @@ def _stand(records: str, page: Path) -> str:
 
 @contextmanager
 def _alone_on_page(folder: Path) -> Iterator[None]:
-    """Keep other processes from rendering this page during the block.
+    """Keep other processes from writing this page during the block.
 
     Helper processes are started once, and end with the block.
     """
@@ -199,8 +199,8 @@ def _alone_on_page(folder: Path) -> Iterator[None]:
     from reports.processes import end_processes
 
     require_inside(folder, [folder / ".report.lock", folder / "report", *(folder / "report").rglob("*")])
-    # `bench run` and `bench ui` may render at once. A page begun earlier, from fewer records, would replace a later
-    # one.
+    # `bench run` and `bench ui` may write the page at the same time. Without the lock, a page that was begun earlier,
+    # from fewer records, could replace a later page.
     with (folder / ".report.lock").open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -210,7 +210,7 @@ def _alone_on_page(folder: Path) -> Iterator[None]:
 
 
 def list_runs(home: Path) -> None:
-    """Write index.html of a home, the page of all its runs."""
+    """Write the index.html of a home, a page that lists all its runs."""
     from reports.home import INDEX, write_index
 
     if write_index(home) is None:
@@ -218,13 +218,13 @@ def list_runs(home: Path) -> None:
 
 
 def announce_page(folder: Path) -> None:
-    """Say where the page of a run that begins will be, and add it to the page of all runs."""
+    """Print where the page of a starting run will be, and add the run to the page of all runs."""
     list_runs(folder.parent)
     note(f"page: {page_of(folder)} (live: bench ui)")
 
 
 def result_tables(document: Report) -> list[Table]:
-    """Return the tables of results: the effects of a factorial, and the arms."""
+    """Return the tables of results: the effects of a factorial, if it is one, and the arms."""
     from reports.page.effects import effect_table
     from reports.page.tables import result_table
 
@@ -233,7 +233,7 @@ def result_tables(document: Report) -> list[Table]:
 
 
 def print_verdict(document: Report, folder: Path) -> None:
-    """Print the tables of effects and arms, the verdicts, their caveats, the answer, and the report's path last."""
+    """Print the tables of effects and arms, the verdicts, their caveats, the answer, and finally the report's path."""
     from reports.page.effects import secondary_note
     from reports.page.verdict import interim_sentence, statements
 
@@ -258,26 +258,25 @@ def print_verdict(document: Report, folder: Path) -> None:
         for one in notes:
             print_text(one, "  - ")
     for answer in document.headline:
-        # An answer that equals a statement was printed above.
+        # An answer that equals a statement was already printed above.
         if answer.sentence not in [statement.sentence for statement in said]:
             print_text(answer.sentence)
     print_link("report", page_of(folder))
 
 
 def print_judgement(verdict: str, sentence: str) -> None:
-    """Print the sentence of a verdict; on a terminal behind the verdict's sign, in its colour."""
+    """Print the sentence of a verdict. On a terminal it follows the verdict's sign, in the verdict's colour."""
     from reports.page.verdict import SIGNS
 
     print_text(sentence, sign=SIGNS[verdict], colour=COLOUR_OF.get(verdict, ""))
 
 
 def page_of(folder: Path) -> Path:
-    """Return the path of a run's page."""
     return folder / "report" / "index.html"
 
 
 def open_page(folder: Path) -> None:
-    """Show the written page in the browser, or say where it is."""
+    """Show the page in the browser. If there is no browser, print where the page is."""
     import webbrowser
 
     page = page_of(folder).resolve()
@@ -286,7 +285,7 @@ def open_page(folder: Path) -> None:
 
 
 def _notes(document: Report) -> dict[tuple[str, ...], list[str]]:
-    """Map contrasts to the caveats of their verdicts; a caveat that several contrasts share appears once."""
+    """Map contrasts to the caveats of their verdicts. A caveat that several contrasts share appears once."""
     from reports.page.verdict import verdict_details
 
     about: dict[str, list[str]] = {}
@@ -300,9 +299,9 @@ def _notes(document: Report) -> dict[tuple[str, ...], list[str]]:
 
 
 def compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[list[str]]]:
-    """Return title, columns and rows; a number of seeds that all rows share moves to the title.
+    """Return title, columns and rows. If all rows have the same number of seeds, it is moved to the title.
 
-    If problems are the unit of replication, the number is shown there only if it is above 1.
+    If problems are the unit of replication, the number is shown in the title only if it is above 1.
     """
     place = table.columns.index("seeds")
     counts = {row[place] for row in table.rows}
@@ -314,5 +313,4 @@ def compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[lis
 
 
 def _without(values: list[str], place: int) -> list[str]:
-    """Return the values without the one at an index."""
     return values[:place] + values[place + 1 :]

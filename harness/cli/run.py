@@ -1,4 +1,4 @@
-"""`bench run`: train and evaluate what a sweep lacks, and answer its question."""
+"""`bench run`: train and evaluate the missing cells of a sweep, and answer its question."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def run(
     where = ChosenExecutor(executor, folder, stalled_after)
 
     def planned_with(count: int | None) -> Plan:
-        """Return the plan with a number of seeds; None means the sweep's own."""
+        """Return the plan with this number of seeds. count: None for the sweep's own seeds."""
         planned = make_plan(given, profile, settings, count, words("--arms", arms), where.on_gpu)
         return with_known_tuning(planned, folder)
 
@@ -139,14 +139,14 @@ def run(
         say_what_differs(repeated, first)
     for warning in [*first.warnings, *where.shortages(first.arms, at_once)]:
         note(f"warning: {warning}")
-    # The cells of a tuned arm have no hash before its search, so the sweep is planned again afterwards.
+    # The cells of a tuned arm have no hash before its search, so the sweep is planned again after the searches.
     if first.to_tune:
         each_at_its_best(first, folder, command, at_once, open_executor)
         first = planned_with(seeds)
     plans: Iterable[Plan] = [first]
     if until is not None:
         looks = write_design(first, most_seeds, folder, command)
-        # Lazy: each look is planned only if the one before left a contrast unsettled.
+        # The iterator is lazy, so each look is planned only if the previous one left a contrast unsettled.
         plans = map(planned_with, looks_to_take(read_sweep(first.folder(folder)), looks))
     for planned in plans:
         sweep_run = SweepRun(planned, folder, command, at_once, open_executor, retry_invalid, fail_fast, retry_failed)
@@ -177,7 +177,7 @@ def run(
 def run_to_repeat(given: str, home: Path) -> Path:
     """Return the folder of the records that --from names.
 
-    Raises RefusedError if it lies in the home of the repeated run, or holds a search.
+    Raises RefusedError if the folder is in the home of the repeated run, or contains a search.
     """
     from harness.records import read_sweep
 
@@ -191,7 +191,7 @@ def run_to_repeat(given: str, home: Path) -> Path:
 
 
 def say_what_differs(repeated: Path, planned: Plan) -> None:
-    """Print how the provenance here differs from that of the finished cells, and which cells have another hash."""
+    """Print how the provenance here differs from that of the finished cells, and which cells have a different hash."""
     from harness.plan.filing import records_of
     from harness.records import read_sweep
     from harness.run.provenance import differences_from_now
@@ -204,7 +204,7 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
     for name, (then, now) in differ.items():
         note(f"differs from {repeated}: {name} was {few(then)}, is {now}")
     trained = {(cell.arm, cell.seed) for cell in finished}
-    # The hash of an arm that is tuned first is not known yet.
+    # The hash of an arm that still has to be tuned is not known yet.
     both = [cell for cell in planned.cells if cell.arm not in planned.to_tune and (cell.arm, cell.seed) in trained]
     found = zip(both, records_of(both, repeated / "cells"), strict=True)
     others = [f"{cell.arm}-s{cell.seed}" for cell, record in found if not record.own.is_done]
@@ -218,7 +218,7 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
 
 
 def say_whether_equal(repeated: Path, folder: Path) -> None:
-    """Print how many cells have the same final weights as in the repeated run, bit for bit."""
+    """Print how many cells have exactly the same final weights as in the repeated run."""
     from harness.records import read_sweep
 
     then, now = (
@@ -234,7 +234,7 @@ def say_whether_equal(repeated: Path, folder: Path) -> None:
 def _confirm_screening(screened: SweepRun) -> list[str]:
     """Train the best arms of a screening and the baseline on fresh seeds, and store the verdicts with the sweep.
 
-    Returns the cells that are not done, as `_unmeasured` does; [] if the sweep is no screening.
+    Returns the cells that are not done, as `_unmeasured` does, or [] if the sweep is not a screening.
     """
     from harness.cli.report import write
     from harness.run.screening import best_arms, confirming_plan, record_confirmation
@@ -259,7 +259,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 
 def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) -> list[str]:
-    """Write the report and print the verdict; return the cells that are not done."""
+    """Write the report and print the verdict. Return the cells that are not done."""
     from harness.cli.report import print_verdict, write, written_already
 
     unmeasured = _unmeasured(records)
@@ -267,7 +267,7 @@ def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) ->
         if as_json:
             from reports.report import SECTIONS
 
-            # The keys of a report, so that a reader of the JSON finds all of them.
+            # The document has all keys of a report, so that readers of the JSON find them.
             print_json({key: [] for key in SECTIONS} | {"cells": states_of(records)})
         return unmeasured
     document = written_already(folder) or write(folder)
@@ -279,5 +279,5 @@ def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) ->
 
 
 def _unmeasured(records: Sequence[CellRecord]) -> list[str]:
-    """Return the cells that are not done, as `<arm>-s<seed> (<state>)`."""
+    """Return the cells that are not done, in the form `<arm>-s<seed> (<state>)`."""
     return [f"{r.arm}-s{r.seed} ({r.state})" for r in records if r.state != "done"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CellNow(TypedDict):
-    """A cell and its state, as `--json` of several verbs shows it."""
+    """A cell and its state in the --json output of several verbs."""
 
     arm: str
     seed: int
@@ -24,19 +24,17 @@ class CellNow(TypedDict):
 
 
 class StatusCell(CellNow):
-    """A cell as `--json` shows it."""
-
     lacks: str | None
     step: int
     steps: int | None
-    """The steps to take; None if unknown."""
+    """The number of planned steps; None if unknown."""
     digest: str | None
     path: str
     flags: list[str]
 
 
 class SearchRow(TypedDict):
-    """An arm's search: the number of ended trials, and the best setting once all have ended."""
+    """The search of an arm: the number of ended trials, and the best setting once all have ended."""
 
     arm: str
     search: str
@@ -54,11 +52,11 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
     from harness.records.files import DamagedRecordError
 
     def row(cell: CellRecord) -> StatusCell:
-        """Return the row of a cell; a fault in its steps makes it `damaged`."""
+        """Return the row of a cell. If its steps are damaged, its state is `damaged`."""
         now = cell.read_status()
         step = now.get("step", 0)
         try:
-            # status.json states the step only once the cell is done; until then, its rows are counted.
+            # status.json contains the step only once the cell is done. Until then, its rows are counted.
             step = step if cell.own.is_done or now["state"] == "damaged" else len(cell.read_steps())
         except DamagedRecordError as error:
             now = {**now, "state": "damaged", "reason": str(error)}
@@ -107,7 +105,6 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
 
 
 def states_of(records: Sequence[CellRecord]) -> list[CellNow]:
-    """Return the cells with their states."""
     return [
         {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": now["state"], "reason": now.get("reason")}
         for cell in records
@@ -116,7 +113,7 @@ def states_of(records: Sequence[CellRecord]) -> list[CellNow]:
 
 
 def _searches(record: SweepRecord) -> list[SearchRow]:
-    """Return a row for each arm that is tuned first."""
+    """Return a row for each arm that is tuned before the comparison."""
     from harness.plan.tuning import ended_trials, in_words
 
     tuning = record.tuning
@@ -137,17 +134,16 @@ def _searches(record: SweepRecord) -> list[SearchRow]:
 
 
 def _budget_frac(cell: CellRecord, state: str, budget_tokens: int | None) -> float:
-    """Return the used fraction of the token budget; 0 without a budget, and for a damaged cell."""
+    """Return the used fraction of the token budget, or 0 if there is no budget or the cell is damaged."""
     return (cell.generated_tokens or 0) / budget_tokens if budget_tokens and state != "damaged" else 0.0
 
 
 def _is_ended_by_budget(cell: StatusCell, budget_frac: float) -> bool:
-    """Return whether training stopped before its last step because the token budget was reached."""
+    """Return whether training ended before its last step because the token budget was used up."""
     return cell["state"] == "done" and budget_frac >= 1 and cell["step"] < (cell["steps"] or 0)
 
 
 def _steps(cell: StatusCell, budget_frac: float, is_imported: bool) -> str:
-    """Return a cell's progress in words."""
     step, steps = cell["step"], cell["steps"]
     if steps == 0:
         return "unknown" if is_imported else "none, only evaluates"

@@ -1,4 +1,4 @@
-"""`bench tune` searches settings and confirms the best; a sweep with `tune:` searches the best of each of its arms."""
+"""`bench tune`: search for good settings and confirm the best. Sweeps with `tune:` tune each arm in this way."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from harness.search.run import SearchRun
 
 WAIT_S = 2.0
-"""Seconds between two checks whether other workers still train trials, before a search is confirmed."""
+"""The time between two checks, before a search is confirmed, whether other workers are still training trials."""
 
 
 def tune(
@@ -109,7 +109,7 @@ def tune(
             _wait_until_all_have_ended(search_run)
             try:
                 problem = _confirm(search_run, confirm, f"{command} --confirm {confirm}")
-            # The result of the search is shown in any case, and the error after it.
+            # The result of the search is shown in any case, before the error.
             except RefusedError as error:
                 problem = error
     _report_search(search_run.folder, json)
@@ -118,7 +118,7 @@ def tune(
 
 
 def _wait_until_all_have_ended(search_run: SearchRun) -> None:
-    """Wait while another worker is training a trial, which could be the best."""
+    """Wait while another worker is training a trial, because that trial could be the best."""
     announced = False
     while running := search_run.study.running():
         if not announced:
@@ -129,7 +129,7 @@ def _wait_until_all_have_ended(search_run: SearchRun) -> None:
 
 
 def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | None:
-    """Confirm the best setting and record that in the study; return an error if cells are not done.
+    """Confirm the best setting and store the result in the study. Return an error if cells are not done.
 
     Raises RefusedError if there is nothing to confirm.
     """
@@ -156,7 +156,7 @@ def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | No
             cells=", ".join(unmeasured),
             sweep=confirming.sweep.name,
         )
-    # Without any cell there is no contrast to record.
+    # If no cell is done, there is no contrast to store.
     if len(unmeasured) == len(confirming.cells):
         return problem
     report = write(sweep_run.folder)
@@ -169,7 +169,7 @@ def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | No
 
 
 def _report_search(folder: Path, as_json: bool) -> None:
-    """Write the report of a search and print its trials; raise BenchError if no trial is complete."""
+    """Write the report of a search and print its trials. Raises BenchError if no trial is complete."""
     from harness.cli.report import page_of, write_search
     from harness.records.study import read_study
     from reports.search.values import short_knobs, value_text
@@ -211,7 +211,7 @@ def _trial_json(trial: TrialRecord) -> dict[str, object]:
 def each_at_its_best(
     planned: Plan, home: Path, command: str, workers: int, open_executor: Callable[[int], Executor]
 ) -> None:
-    """Run the searches for the best setting of an arm that are left, and record the results."""
+    """Run the remaining searches for the best settings of arms, and store the results."""
     from harness.plan.tuning import arm_searches, end_warnings, ended_trials, in_words, with_tuning
     from harness.run.question import require_same_kind, write_question
     from harness.search.run import SearchRun
@@ -231,7 +231,7 @@ def each_at_its_best(
             _wait_until_all_have_ended(search_run)
         found = tuned_arm(search, home)
         planned = with_tuning(planned, {**planned.request.tuned, arm: found})
-        # No cell has the new settings yet.
+        # No cell has the new settings yet, so the question is written without cells.
         write_question(replace(planned, cells=[]), home, command)
         note(f"{arm}: the best of {found.complete} scored trials is trial {found.trial}, {in_words(found.values)}")
         for warning in end_warnings(arm, found):

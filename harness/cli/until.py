@@ -1,4 +1,7 @@
-"""`bench run NAME --until verdict`: looks at more and more seeds, fixed beforehand, until every contrast is settled."""
+"""`bench run NAME --until verdict`: look at more and more seeds, as planned, until every contrast is settled.
+
+A look is an interim or final analysis, whose verdicts are shown.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ MostSeedsOption = Annotated[
 
 
 def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: int | None) -> None:
-    """Raise RefusedError for options of the number of seeds that contradict one another."""
+    """Raise RefusedError if the options about the number of seeds contradict each other."""
     if until is None:
         if most_seeds is not None:
             raise RefusedError("cli.most_seeds_without_until", most_seeds=most_seeds)
@@ -49,7 +52,7 @@ def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: 
 
 
 def command_until(command: str, until: str | None, most_seeds: int | None) -> str:
-    """Return the command of a run, with the options of its design."""
+    """Return the command of a run, including the options of its design."""
     if until is not None:
         command += f" --until {until}"
     return command if most_seeds is None else f"{command} --most-seeds {most_seeds}"
@@ -58,18 +61,18 @@ def command_until(command: str, until: str | None, most_seeds: int | None) -> st
 def looks_to_take(record: SweepRecord, looks: Sequence[int]) -> list[int]:
     """Return the remaining looks of a design, as numbers of seeds.
 
-    If the last look that was taken settled everything, or was the last one, it is repeated.
+    If the last look taken settled every contrast, or was the last one planned, it is repeated.
     """
     taken = {len(look.seeds): look.verdicts for look in record.looks if look.question == record.asks and look.planned}
-    # A settled look is judged again, and the run ends with its report.
+    # A settled look is evaluated again, so that the run ends with its report.
     left = [n for n in looks if n not in taken or is_settled(taken[n].values())]
     return left or [looks[-1]]
 
 
 def goes_on(record: SweepRecord) -> bool:
-    """Judge this look, record it and print the result; return whether another look is needed.
+    """Judge this look, record it and print the result. Return whether another look is needed.
 
-    If nothing could be measured there is none: the report says why.
+    If nothing could be measured, no further look is needed: the report gives the reason.
     """
     from harness.records.sweep import reading_around_damage
     from reports.measure.interactions import declared_contrasts
@@ -86,19 +89,18 @@ def goes_on(record: SweepRecord) -> bool:
         return False
     looks, seeds = design.looks, len(record.seeds)
     verdicts = {contrast.arm: contrast.verdict for contrast in contrasts}
-    # Recorded before it is shown: every look that was shown must be in the records.
+    # The look is recorded before it is shown, because every look that was shown must be in the records.
     record.record_look(verdicts)
     note(_sentence(looks, seeds, verdicts))
     return seeds < looks[-1] and not is_settled(verdicts.values())
 
 
 def is_settled(verdicts: Collection[str]) -> bool:
-    """Return whether no contrast is left without a verdict."""
     return not UNSETTLED & {*verdicts}
 
 
 def _sentence(looks: Sequence[int], seeds: int, verdicts: Mapping[str, str]) -> str:
-    """Return a sentence on this look: its number, its seeds and its verdicts."""
+    """Return a sentence on this look, with its number, its seeds and its verdicts."""
     left = looks[-1] - seeds
     rest = f"{left} more are not needed" if is_settled(verdicts.values()) else f"at most {left} more"
     found = ", ".join(f"{arm} {verdict.replace('_', ' ')}" for arm, verdict in verdicts.items())

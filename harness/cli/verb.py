@@ -1,4 +1,4 @@
-"""The classes with which a shelf extends the command line, as objects in its `cli.py`."""
+"""The classes by which a shelf extends the command line, with objects in its `cli.py`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Added = TypeVar("Added")
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb of `bench`. `bench --help` shows it after the verbs of its group that are not on shelves."""
+    """A verb of `bench`. `bench --help` lists it after the verbs of its group that are not on shelves."""
 
     group: str
     """A key of `harness.cli.app.GROUPS`."""
     run: Callable[..., None]
-    """The function that typer calls; its name, without a trailing underscore, is the verb's."""
+    """The function that typer calls. Its name, without a trailing underscore, is the name of the verb."""
     lists: Mapping[str, str] = field(default_factory=dict)
-    """More words for `bench ls`, each with its kind as `module:NAME`."""
+    """Further words for `bench ls`, each with its kind in the form `module:NAME`."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Reader:
     """A reader of other tools' results, for `bench compare`."""
 
     read: Callable[[str, Path, str | None], SweepRecord]
-    """(argument, folder to write records to, value of --metric) -> the records."""
+    """Maps (argument, folder to write records to, value of --metric) to the records."""
 
 
 def added(kind: type[Added]) -> Iterator[Added]:
-    """Import what shelves add to the command line, and yield the objects of this class."""
+    """Yield the objects of this class with which shelves extend the command line."""
     for module in on_shelves("harness.cli"):
         yield from (thing for thing in vars(import_module(module)).values() if isinstance(thing, kind))

@@ -99,7 +99,7 @@ def worker(
         retry_failed=retry_failed,
         waits=wait,
     )
-    # Workers do not mirror to MLflow; `bench run` and `bench sync` do.
+    # Workers do not mirror to MLflow. `bench run` and `bench sync` do.
     with told_of_signals(), LiveRun() as live:
         work.run(live)
     _say_what_is_done(work, as_json=json)

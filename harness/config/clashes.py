@@ -1,6 +1,6 @@
-"""Contradictions between the sections of a run spec, each valid by itself.
+"""Contradictions between sections of a run spec that are each valid.
 
-Every problem names the knobs with their values, the rule and the remedy.
+Every message names the knobs with their values, the rule and the remedy.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 MOST_COMPLETIONS = 1_000_000
-"""The most completions of one step, which are in memory together."""
+"""The most completions of one step. All of them are in memory at the same time."""
 
 
 def clashes(spec: RunSpec) -> Iterator[str]:
-    """Yield all problems of a spec whose sections are valid each by itself."""
+    """Yield all contradictions of a spec whose sections are each valid."""
     yield from _grading_problems(spec)
     yield from _rollout_problems(spec)
     yield from _teacher_problems(spec)
@@ -50,7 +50,6 @@ def clashes(spec: RunSpec) -> Iterator[str]:
 
 
 def _grading_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield all problems with the graders of a spec."""
     yield from _own_problems(spec)
     yield from _asked_judge_problems(spec)
     yield from _code_problems(spec)
@@ -103,11 +102,11 @@ def _asked_judge_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _code_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield problems with tasks whose answers are programs, and with running these."""
+    """Yield problems with tasks whose answers are programs, and with the permission to run these programs."""
     for knob, (grader, tasks) in _graded(spec).items():
         if grader is None or judge_of(grader) is not None:
             continue
-        # A task that asks itself is graded by its own grader, whatever the knob says.
+        # A task that asks itself uses its own grader, whatever the knob says.
         asked = [task for task in tasks if not get_task(task).asks_itself]
         with_tests = [task for task in asked if runs_code(get_task(task).grader)]
         if runs_code(grader):
@@ -143,7 +142,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
                 f"pairs.pairs_per_step={pairs} with train.updates_per_rollout={updates}: an optimiser step needs a "
                 f"pair. Raise pairs_per_step, or set updates_per_rollout to {pairs} or less"
             )
-        # Nothing is sampled in training, so none of the rules below applies.
+        # Nothing is sampled in training, so the rules below do not apply.
         return
     prompts, updates = spec.rollout.prompts_per_step, spec.train.updates_per_rollout
     completions = prompts * spec.rollout.samples_per_prompt
@@ -191,7 +190,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _mode_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield what prompts that request the answer at once cannot be combined with."""
+    """Yield the settings that cannot be combined with prompts that ask for the answer at once."""
     asked = f"task.direct_frac={spec.task.direct_frac:g}"
     if not spec.task.direct_frac:
         return
@@ -208,7 +207,7 @@ def _mode_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _turn_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield what completions of several turns cannot be combined with."""
+    """Yield the settings that cannot be combined with completions of several turns."""
     rollout, task = spec.rollout, spec.task.train
     if get_task(task).environment is None:
         if rollout.max_turns is not None:
@@ -237,7 +236,7 @@ def _turn_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _off_policy_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield problems with samples of weights older than the policy: `rollout.staleness_steps`, `rollout.partial`."""
+    """Yield problems with sampling from weights older than the policy: `rollout.staleness_steps`, `rollout.partial`."""
     if staleness_steps := spec.rollout.staleness_steps:
         yield from _staleness_problems(spec, staleness_steps)
     if isinstance(spec.rollout.partial, Slices):
@@ -288,10 +287,11 @@ def _slice_problems(spec: RunSpec, slice_tokens: int) -> Iterator[str]:
 
 
 def _gold_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield what reward parts that score the gold text's likelihood require of task and objective."""
+    """Yield what reward parts that score the likelihood of the gold text require of task and objective."""
     reward, rollout, task = spec.reward, spec.rollout, get_task(spec.task.train)
     for part, scorer in reward.gold_parts.items():
-        # The policy always scores the answer; a frozen generator may score the worked solution, which needs no mark.
+        # The policy always scores the answer. A frozen generator may score the worked solution, which needs no answer
+        # mark.
         of_answers = scorer == "policy" or reward.of(VrCli).gold == "answer"
         if of_answers and task.extract not in ANSWER_FORMS:
             yield (
@@ -342,14 +342,14 @@ def _generator_problems(spec: RunSpec) -> Iterator[str]:
     except RefusedError as error:
         yield str(error)
         return
-    # After a cold start model.source is no longer what training starts from, so naming it here has a meaning.
+    # After a cold start, training no longer starts from model.source, so naming it here is meaningful.
     is_start = str(parsed) == str(parse_source(spec.model.source)) and spec.model.cold_start.type == "none"
     if is_start:
         yield (f"reward.vr_cli.generator={source} is model.source, which is the generator by default. Leave it out")
 
 
 def _teacher_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield problems with the teacher, and with solutions that only a teacher may see."""
+    """Yield problems with the teacher, and with solutions that only the teacher may see."""
     for knob, template in (("task.template", spec.task.template), ("eval.template", spec.eval.template)):
         if get_template(template).shows_solution:
             yield (
@@ -380,14 +380,14 @@ def _teacher_problems(spec: RunSpec) -> Iterator[str]:
             yield f"{reader} without a teacher: name one, e.g. teacher: {{type: model, source: hf:<id>@<commit>}}"
         if spec.budget.teacher_tokens is not None:
             yield f"budget.teacher_tokens={spec.budget.teacher_tokens} without a teacher: name one, or leave it out"
-    # A verifier's reward, another prompt or other weights would each make the gradient differ from 0.
+    # A verifier's reward, another prompt or other weights would each give a non-zero gradient.
     elif spec.start_teaches and spec.teacher_template == spec.task.template and _teacher_alone(spec.objective):
         yield (
             "teacher.type=model without teacher.source, teacher.cold_start and teacher.template: the teacher is the "
             "starting student under the same prompt, and the objective uses no rewards, so every gradient is 0. Set "
             "one of these knobs, e.g. a template that shows the teacher the {solution}"
         )
-    # A checkpoint that is evaluated trains nothing, so its unused teacher misleads nobody.
+    # Nothing is trained if a checkpoint is evaluated, so an unused teacher does no harm.
     elif not readers and not spec.checkpoint:
         yield (
             "teacher.type=model, but nothing uses the teacher: set objective.distill.where to loss or reward "
@@ -396,14 +396,14 @@ def _teacher_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _teacher_alone(objective: Objective | PreferenceObjective) -> bool:
-    """Return whether the student learns from the teacher's distribution alone."""
+    """Return whether the student learns only from the teacher's distribution."""
     if not isinstance(objective, Objective) or objective.distill.where == "none":
         return False
     return objective.distill.verifier_coef == 0 and objective.rule.reads_advantage
 
 
 def _process_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield what several processes of one cell cannot do."""
+    """Yield the settings that do not work with several processes per cell."""
     train, objective = spec.train, spec.objective
     together = f"train.processes={train.processes}"
     if ":" in train.device:
@@ -438,7 +438,7 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[str]:
-    """Yield problems with an objective that learns from rewards."""
+    """Yield problems with an objective that is trained on rewards."""
     if spec.pairs.type != "none":
         yield (
             f"pairs.type={spec.pairs.type} with a policy-gradient algorithm, which learns from rewards: leave `pairs` "
@@ -460,7 +460,7 @@ def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[s
         )
     kl = objective.kl
     completions = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
-    # beta is multiplied by 1 + error x completions / horizon with |error| <= MAX_KL_ERROR; see `algorithms.kl`.
+    # beta is multiplied by 1 + error x completions / horizon, where |error| <= MAX_KL_ERROR; see `algorithms.kl`.
     if kl.where != "none" and kl.control == "adaptive" and MAX_KL_ERROR * completions >= kl.horizon_sequences:
         yield (
             f"objective.kl.horizon_sequences={kl.horizon_sequences} with {completions} completions per step "
@@ -470,7 +470,7 @@ def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[s
 
 
 def _single_sample_problems(objective: Objective) -> Iterator[str]:
-    """Yield what needs a group of several completions."""
+    """Yield the settings that need groups of several completions."""
     if objective.baseline in (*GROUP_BASELINES, "random_peer"):
         yield (
             f"rollout.samples_per_prompt=1 with objective.baseline={objective.baseline}: a completion is compared with "
@@ -485,7 +485,7 @@ def _single_sample_problems(objective: Objective) -> Iterator[str]:
 
 
 def _preference_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield problems with an objective that learns from pairs."""
+    """Yield problems with an objective that is trained on pairs."""
     if spec.pairs.type == "none":
         yield (
             "pairs.type=none with a preference algorithm, which learns from pairs: set pairs.type to policy (pairs are "

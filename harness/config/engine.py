@@ -1,7 +1,7 @@
-"""The declaration of an engine: what the rest of bench must know of it before it is made.
+"""The declaration of an engine: what the rest of bench must know about it before it is created.
 
-An engine is a module or a folder of `harness/engines/`, or a plug-in. At its top level it has an `EngineBackend`, whose
-`make` imports the rest. Neither this module nor that top level imports torch.
+An engine is a module or a folder of `harness/engines/`, or a plug-in. At its top level it defines an `EngineBackend`,
+whose `make` imports the rest. Neither this module nor that top level imports torch.
 """
 
 from __future__ import annotations
@@ -17,72 +17,72 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 AUTO = "auto"
-"""The value of `rollout.engine` that lets the device decide."""
+"""The value of `rollout.engine` that chooses the default engine of the device."""
 
 
 @dataclass(frozen=True)
 class DrawingLoad:
-    """What an engine holds and samples at once, for an estimate of its memory."""
+    """What an engine holds in memory and samples at once, for an estimate of its memory."""
 
     device: Device
     rollout: RolloutSpec
     weights_bytes: int
     cache_bytes_per_token: int
-    """Keys and values of one token in all layers."""
+    """The size of one token's keys and values over all layers."""
     logits_bytes_per_sample: int
-    """Logits of one token, as the model computes them and in float32."""
+    """The size of one token's logits, in the model's dtype and again in float32."""
     batches: tuple[tuple[int, int], ...]
-    """(samples, tokens of a prompt with its completion): of the largest batch of training, and of evaluation."""
+    """Pairs (samples, tokens of a prompt with its completion): the largest batch of training and that of evaluation."""
 
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """The memory of an engine, each part by name."""
+    """The memory of an engine, as named parts."""
 
     parts_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Held from the moment the engine is made."""
+    """The parts that the engine holds from its creation on."""
     drawing_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Held only while it samples."""
+    """The parts that it holds only while it samples."""
     device_frac: float = 0.0
-    """The share of the device's memory that it takes besides."""
+    """The fraction of the device's memory that the engine takes in addition to these parts."""
     frac_only_drawing: bool = False
-    """True if it takes that share only while it samples."""
+    """Whether the engine takes that fraction only while it samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineBackend:
-    """A kind of engine."""
-
     name: str
-    """The value of `rollout.engine` that chooses it."""
+    """The value of `rollout.engine` that selects this engine."""
     title: str
-    """Its name in sentences."""
+    """The engine's name in messages."""
     description: str
     make: Callable[..., Any]
     """make(language_model, model, rollout) -> `harness.engines.base.Engine`.
 
-    language_model: pads, ends and decodes completions. model: the weights that sample, the language model's own or
-    another model's with its tokens. rollout: the section of the spec. Raises RefusedError if the engine is not
-    installed or cannot run this model.
+    language_model: pads, ends and decodes completions.
+    model: the weights that sample: those of the language model, or another model's with the same tokens.
+    rollout: the section of the spec.
+    Raises RefusedError if the engine is not installed or cannot run this model.
     """
     devices: tuple[Device, ...] = ("cpu", "cuda")
     default_on: tuple[Device, ...] = ()
-    """The devices on which `auto` means this engine."""
+    """The devices on which this engine is the default."""
     holds_copy: bool = False
-    """True if it computes with a copy of the weights and code of its own. The copy must then be synced before each
-    sampling, and log-probs compared with the model's after each sync (`harness.engines.parity`). Its rounding differs
-    from the trainer's."""
+    """Whether the engine computes with its own copy of the weights and its own code. If so, the copy must be synced
+    before each sampling. After each sync, its log-probs must be compared with the model's
+    (`harness.engines.parity`), because it rounds differently from the trainer.
+    """
     head_dtypes: tuple[str, ...] = ("model",)
-    """The values of `model.head_dtype` that it can sample with."""
+    """The values of `model.head_dtype` that the engine can sample with."""
     knobs: tuple[str, ...] = ()
-    """Fields of `rollout` that only this engine reads."""
+    """The fields of `rollout` that only this engine reads."""
     refusal: Callable[[RolloutSpec, str], str | None] = lambda rollout, device: None
-    """refusal(rollout, device) -> why it cannot sample so, with the remedy; None if it can."""
+    """refusal(rollout, device) -> why the engine cannot sample with these settings and the remedy, or None if it can.
+    """
     memory: Callable[[DrawingLoad], EngineMemory] = lambda load: EngineMemory()
 
     @property
     def summary(self) -> str:
-        """One line: what it is and on which devices it samples."""
         default = f" (the default on {' and '.join(self.default_on)})" if self.default_on else ""
         return f"{self.description}; on {', '.join(self.devices)}{default}"
 
@@ -93,7 +93,7 @@ ENGINES: Kind[EngineBackend] = Kind(
 
 
 def engine_on(device: str, engine: str) -> str:
-    """Resolve `auto` in `rollout.engine` to the default of the device. Raises UnknownNameError."""
+    """Return the engine's name, with `auto` resolved to the default of the device. Raises UnknownNameError."""
     if engine != AUTO:
         return ENGINES.find(engine).name
     # `cuda:1` is a device of the kind `cuda`.
@@ -102,9 +102,9 @@ def engine_on(device: str, engine: str) -> str:
 
 
 def fields_of_other_engines(engine: str) -> list[str]:
-    """Return the fields of `rollout` that this engine does not read, since they are another's.
+    """Return the fields of `rollout` that belong to other engines and that this engine does not read.
 
-    With `auto` any of them may be read.
+    The list is empty for `auto`, which may choose any engine.
     """
     if engine == AUTO:
         return []

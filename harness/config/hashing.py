@@ -1,7 +1,7 @@
 """Hashes of a spec, by which cells and evaluations are reused.
 
-Two specs with the same training hash give the same weights, so one cell serves both. If they also have the same
-evaluation hash, they measure these weights alike, so one evaluation serves both.
+Two specs with the same training hash give the same weights, so they share a cell. If they also have the same evaluation
+hash, they measure these weights in the same way, so they share an evaluation.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from harness.settings.marks import Hashed
 Thing = TypeVar("Thing")
 
 NUMERICS_VERSION = 5
-"""Raised whenever the same spec gives other numbers than before; a golden five-step run guards it.
+"""Increased whenever the same spec gives different numbers than before. A golden run of five steps guards it.
 
-5: on a CPU, layers of the Llama kind are computed a block of tokens at a time, which rounds differently.
+5: on a CPU, layers of Llama models are computed one block of tokens at a time, which rounds differently.
 """
 
 
 def training_hash(spec: RunSpec) -> str:
-    """Return the hash that names the weights a cell ends with.
+    """Return the hash that identifies the weights with which a cell ends.
 
-    It is blake2b over the active knobs that can change them, and over what these knobs refer to. That is the model,
-    data, template and grader versions, and the source of reward functions and of plug-ins. Nothing of `eval` is in it.
-    It needs no data whose digest is pinned. If a checkpoint is only evaluated, it covers the checkpoint's weights and
-    what else of the model can change a sample.
+    It is a blake2b digest of the active knobs that can change these weights, and of everything they refer to: the
+    model, data, template and grader versions, and the source of reward functions and plug-ins. It covers nothing of
+    `eval`. Data whose digest is pinned need not be present. If a checkpoint is only evaluated, the hash covers the
+    checkpoint's weights and everything else about the model that can change a sample.
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
@@ -57,7 +57,7 @@ def training_hash(spec: RunSpec) -> str:
 
 
 def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
-    """Map each seed to the `training_hash` of the cell with that seed; resolve references once."""
+    """Map each seed to the `training_hash` of the cell with that seed. References are resolved only once."""
     if spec.checkpoint:
         seeded = conditions_of_model(spec)
         document: dict[str, object] = {"checkpoint": seeded, "refers_to": references.outside_engine(spec)}
@@ -73,8 +73,7 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
             "template": template_version(spec.task.template),
             "grader": None if grader is None else grader_version(grader),
             "reward_functions": _reward_functions(spec),
-            # An optional entry is left out if it does not apply, so that the hashes of cells without it stay as they
-            # are.
+            # An optional entry that does not apply is left out, so that adding it changes no hash of a cell without it.
             **{name: template_version(template) for name, template in spec.scorer_templates.items()},
             **references.teacher_of(spec),
             **references.program_of(spec),
@@ -82,16 +81,16 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
         document = {"training": seeded, "refers_to": refers_to, "numerics": NUMERICS_VERSION}
     hashes = {}
     for seed in seeds:
-        # `seeded` is a part of `document`, so only the seed changes from hash to hash.
+        # `document` contains `seeded`, so only the seed changes from hash to hash.
         seeded["seed"] = seed
         hashes[seed] = digest(document)
     return hashes
 
 
 def conditions_of_model(spec: RunSpec) -> dict[str, object]:
-    """Return what can change a sample, whatever the prompt, of a model that is evaluated as it is.
+    """Return everything about a model that is evaluated as it is that can change a sample, whatever the prompt.
 
-    These are its weights and precision, the machine that runs it, and the seed of the noise. Raises RefusedError for
+    This covers its weights, its precision, the machine that runs it and the seed of the noise. Raises RefusedError for
     missing files.
     """
     return {
@@ -111,7 +110,7 @@ def conditions_of_model(spec: RunSpec) -> dict[str, object]:
 def weights_fingerprint(spec: RunSpec) -> str:
     """Return a fingerprint of the weights of a model that is evaluated as it is.
 
-    It is equal for equal files, wherever they lie. Raises RefusedError for missing files.
+    Equal files have equal fingerprints, wherever they are stored. Raises RefusedError for missing files.
     """
     folder = spec.checkpoint_folder
     if folder is None:
@@ -120,16 +119,16 @@ def weights_fingerprint(spec: RunSpec) -> str:
     if not path.is_file():
         raise RefusedError("config.checkpoint_missing", folder=folder)
     meta = read_json(path)
-    # A checkpoint of step 0 holds no weights of its own.
+    # A checkpoint of step 0 stores no weights.
     if meta["is_start"]:
         return digest(["the start", starting_point_hash(spec)])
     weights = str(meta["xxh3_128"]["weights.safetensors"])
-    # Adapters mean nothing without the weights that they were trained on.
+    # Adapters are meaningless without the weights on which they were trained.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 
 
 def evaluation_hash(spec: RunSpec) -> str:
-    """Return the hash that names how a trained policy is measured, whatever the policy is.
+    """Return the hash that identifies how a trained policy is evaluated, whatever the policy is.
 
     It covers tasks with their problems, prompts, decoding, number of samples, grader and metrics. Raises EvalError if
     problems are missing.
@@ -139,7 +138,7 @@ def evaluation_hash(spec: RunSpec) -> str:
 
 
 def semantic_hash(spec: RunSpec) -> str:
-    """Return the hash that names all numbers of a cell, its evaluation included.
+    """Return the hash that identifies all results of a cell, including its evaluation.
 
     Raises as `training_hash` and `evaluation_hash`.
     """
@@ -154,13 +153,13 @@ def semantic_hash(spec: RunSpec) -> str:
 
 
 def _reward_functions(spec: RunSpec) -> dict[str, str]:
-    """Identify the code of reward functions, and the frozen generator if it is not the start."""
+    """Return digests of the code of reward functions, and a fingerprint of the generator if it has its own weights."""
     found = {part: source for part in spec.reward.parts if (source := source_digest(part))}
     return found | ({"vr_cli": references.model_fingerprint(spec.reward.generator)} if spec.reward.generator else {})
 
 
 def user_code(spec: RunSpec) -> list[UserModule]:
-    """Return the user's own modules that the numbers of a spec depend on; each is in one of its hashes.
+    """Return the user's modules that affect a spec's results. Each of them is covered by one of the spec's hashes.
 
     Raises RefusedError for a module that cannot be found.
     """
@@ -182,22 +181,22 @@ def user_code(spec: RunSpec) -> list[UserModule]:
         *_sources(GRADERS, graders),
         *_sources(METRICS, METRICS.names()),
     ]
-    # Several names may come from one module.
+    # Several names may come from the same module.
     return list({module.name: module for module in found}.values())
 
 
 def _sources(kind: Kind[Thing], names: Iterable[str]) -> Iterator[UserModule]:
-    """Yield the plug-ins that things of these names come from; a name may be no thing of the kind."""
+    """Yield the plug-ins that define these names. Names that are not of this kind are ignored."""
     yield from (source for name in names if name in kind.names() and (source := kind.source(name)))
 
 
 def run_by(spec: RunSpec) -> dict[str, str]:
-    """Map what else a cell runs or asks, besides `user_code`, to its name in messages.
+    """Return what else a cell runs or asks, other than `user_code`, with its names in messages.
 
-    These are a program with its settings, a model's own code, and judges, which are sent a key. The keys of the mapping
-    are for `harness.plugins.user_code`.
+    It may run an outside program, run a model's own code, and ask judges, to which it sends a key. The keys of the
+    mapping identify each of them by content, for `harness.plugins.user_code`.
     """
-    # A judge's version leaves out its address, to which a key is sent; the digest of the whole file does not.
+    # A judge's version does not cover its address, to which a key is sent. The digest of the complete file does.
     files = [(judge.name, judge.file) for judge in spec.judges]
     found = {f"judge {digest(file.model_dump(mode='json'))}": f"the judge {name}" for name, file in files}
     if spec.model.trust_remote_code:
@@ -210,14 +209,14 @@ def run_by(spec: RunSpec) -> dict[str, str]:
 
 
 def own_templates(spec: RunSpec) -> dict[str, Path]:
-    """Map the names that the spec gives to the user's own prompt templates to their files."""
+    """Map the user's own prompt templates, as the spec names them, to their files."""
     return {name: plugins.user_file(name) for name in spec.templates if name.endswith(ENDINGS)}
 
 
 def code_digests(spec: RunSpec) -> dict[str, str]:
-    """Return the digest of every file of `user_code`, of `own_templates` and of judges, as this process read them.
+    """Return the digests of all files of `user_code`, `own_templates` and judges, as this process read them.
 
-    Files of modules go by their dotted names.
+    Files of modules are named by their dotted names.
     """
     modules = {
         name: hashlib.blake2b(content, digest_size=20).hexdigest()
@@ -229,7 +228,7 @@ def code_digests(spec: RunSpec) -> dict[str, str]:
 
 
 def data_digests(spec: RunSpec) -> dict[str, str]:
-    """Map what a cell reads besides code, named as in messages, to its fingerprint as it is now."""
+    """Map the data and models that a cell reads, as named in messages, to their present fingerprints."""
     rows = {f"the problems of {task} (test)": references.problems_of_split(task, "test") for task in spec.eval.tasks}
     if spec.checkpoint:
         model = {f"the model {spec.checkpoint}": weights_fingerprint(spec)}
@@ -247,9 +246,9 @@ def data_digests(spec: RunSpec) -> dict[str, str]:
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:
-    """Return the hash that names the evaluation of the model before training, with the noise of this spec's seed.
+    """Return the hash that identifies the evaluation of the model before training, with the noise of this spec's seed.
 
-    It does not depend on what is trained on.
+    It does not depend on the training data.
     """
     knobs = _chosen(spec, "model.", "eval.", "rollout.engine", "rollout.dtype", "train.device", "seed")
     refers_to = {"start": references.start_of(spec), **references.evaluated(spec)}
@@ -257,17 +256,17 @@ def base_evaluation_hash(spec: RunSpec) -> str:
 
 
 def starting_point_hash(spec: RunSpec) -> str:
-    """Return the hash that names the weights that training starts from: the model after its cold start."""
-    # With a checkpoint the knobs of the cold start would not be active.
+    """Return the hash that identifies the weights from which training starts: the model after its cold start."""
+    # If the spec evaluates a checkpoint, the knobs of the cold start would not be active.
     as_trained = spec.model_copy(update={"checkpoint": None})
     knobs = _chosen(as_trained, "model.cold_start", "model.chat_template", "model.trust_remote_code")
     return digest({"cold_start": knobs, "refers_to": references.start_of(spec), "numerics": NUMERICS_VERSION})
 
 
 def teacher_hash(spec: RunSpec) -> str:
-    """Return the hash that names the teacher's weights after its cold start.
+    """Return the hash that identifies the teacher's weights after its cold start.
 
-    They come from its own source, or from what the student starts from.
+    They are trained from the teacher's own source, or from the student's starting weights.
     """
     of_start = ["model.cold_start"] if spec.model_teacher.source is None else []
     knobs = _chosen(spec, *of_start, "teacher.cold_start", "model.chat_template", "model.trust_remote_code")
@@ -275,7 +274,7 @@ def teacher_hash(spec: RunSpec) -> str:
 
 
 def pass_rates_hash(spec: RunSpec) -> str:
-    """Return the hash that names the pass rates that `task.filter` uses.
+    """Return the hash that identifies the pass rates that `task.filter` uses.
 
     It is the same for all seeds, and for filters that differ only in their bounds.
     """
@@ -283,9 +282,11 @@ def pass_rates_hash(spec: RunSpec) -> str:
 
 
 def graded_hash(what: str, spec: RunSpec, *names: str, **others: int | str) -> str:
-    """Return the hash that names a product of graded completions of the starting weights.
+    """Return the hash that identifies a result computed from graded completions of the starting weights.
 
-    names: prefixes of the knobs that it depends on. others: what else it refers to.
+    what: the kind of result.
+    names: prefixes of the knobs on which it depends.
+    others: further content on which it depends.
     """
     of_start = [knob for knob in _knobs(spec) if "start" in acts_of(knob).on]
     knobs, refers_to = _chosen(spec, *of_start, *names), references.graded_rollouts(spec) | others
@@ -293,9 +294,9 @@ def graded_hash(what: str, spec: RunSpec, *names: str, **others: int | str) -> s
 
 
 def pairs_hash(spec: RunSpec) -> str:
-    """Return the hash that names a set of pairs as tokens.
+    """Return the hash that identifies a tokenised set of pairs.
 
-    If needed, their log-probs under the starting weights belong to it.
+    It also covers what determines their log-probs under the starting weights, where the objective needs them.
     """
     of_pairs = ("pairs.max_tokens", "pairs.too_long", "objective.reference")
     knobs = _chosen(spec, "model.", *of_pairs, "rollout.temperature", "train.device")
@@ -304,15 +305,15 @@ def pairs_hash(spec: RunSpec) -> str:
 
 
 def digest(document: object) -> str:
-    """Return 40 hexadecimal digits over canonical JSON."""
+    """Return 40 hexadecimal digits: the blake2b digest of the document's canonical JSON."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(canonical.encode(), digest_size=20).hexdigest()
 
 
 def _chosen(spec: RunSpec, *names: str) -> dict[str, object]:
-    """Return the active knobs that start with one of the names, for what is made of the starting weights.
+    """Return the active knobs that start with one of these names, for results computed from the starting weights.
 
-    Adapters are left out: they change nothing until they are trained.
+    Adapters are left out, because they have no effect before they are trained.
     """
     return {
         knob: value
@@ -322,27 +323,26 @@ def _chosen(spec: RunSpec, *names: str) -> dict[str, object]:
 
 
 def _knobs(spec: RunSpec) -> dict[str, object]:
-    """Return the active knobs as they enter a hash."""
+    """Return the active knobs in the form in which they enter a hash."""
     knobs: dict[str, object] = {}
     for knob, value in active(spec).items():
         hashed, default = _how_hashed(knob)
         if hashed.by not in ("content", "nothing") and (hashed.at_default or value != default):
             is_name = hashed.by != "value" and isinstance(value, str)
             knobs[knob] = _identity(spec, knob, hashed, str(value)) if is_name else value
-    # Each kind of device rounds in its own way; which device of a kind it is does not matter.
+    # Each kind of device rounds in its own way. Which of several equal devices is used does not matter.
     return knobs | {"train.device": spec.train.device.partition(":")[0]}
 
 
 @cached
 def _how_hashed(name: str) -> tuple[Hashed, object]:
-    """Return how a knob enters hashes, and its default."""
     knob = knob_at(name)
     # An unknown knob is hashed by its value.
     return (Hashed(), None) if knob is None else (knob.mark(Hashed) or Hashed(), knob.default)
 
 
 def _identity(spec: RunSpec, knob: str, hashed: Hashed, name: str) -> object:
-    """Return what represents the name that a knob has as its value."""
+    """Return what enters the hash in place of the name of a judge, template or grader."""
     if hashed.by == "judge":
         return references.judge_identity(spec.reward.asked_judges[knob])
     return references.template_identity(name) if hashed.by == "template" else references.grader_identity(name)

@@ -1,4 +1,4 @@
-"""The knobs of a run spec by dotted name: all of them, those active in a spec, and the selector of each."""
+"""The knobs of a run spec by dotted name: all knobs, the active knobs of a spec, and the selector of each knob."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from harness.settings.marks import Acts
 from harness.settings.words import KnobFacts, facts_of
 
 PARTS = "reward.parts."
-"""Prefix of the names of reward parts, which are knobs: their weights."""
+"""The prefix of reward parts' names. A knob with this prefix is the weight of a part."""
 
 
 @cached
 def spec_knobs() -> Mapping[str, Knob]:
     """Return every knob of the spec.
 
-    `reward.parts` represents all its parts, and `trainer.args` all its names.
+    `reward.parts` stands for all reward parts, and `trainer.args` for all names below it.
     """
     return knobs_of(RunSpec)
 
 
 @cached
 def knob_facts() -> dict[str, KnobFacts]:
-    """Return what a user must know to set each knob."""
     return {name: facts_of(knob) for name, knob in spec_knobs().items()}
 
 
 def knob_at(name: str) -> Knob | None:
-    """Return the knob of a name; None for an unknown one.
+    """Return the knob with this name, or None if it is unknown.
 
-    A name that the user chose (`trainer.args.rank`) gets the knob that represents all such names.
+    For a name that the user chose (`trainer.args.rank`), return the knob that stands for all such names.
     """
     known = spec_knobs()
     if name in known:
@@ -43,9 +42,9 @@ def knob_at(name: str) -> Knob | None:
 
 @cached
 def acts_of(name: str) -> Acts:
-    """Return what a knob acts on. Raises KeyError for an unknown one."""
+    """Return what a knob acts on. Raises KeyError for an unknown knob."""
     knob = knob_at(name)
-    # A knob without a mark of its own inherits that of its section.
+    # A knob without its own mark inherits the mark of its section.
     acts = None if knob is None else knob.inherited(Acts)
     if acts is None:
         raise KeyError(f"the knob {name} is unknown, or neither it nor its section is marked with what it acts on")
@@ -53,11 +52,11 @@ def acts_of(name: str) -> Acts:
 
 
 def active(spec: RunSpec) -> dict[str, object]:
-    """Return every active knob with its value; a tuple is a list.
+    """Return every active knob with its value. Tuples become lists.
 
-    Knobs that do not exist at this point are absent. With a set of pairs, these include the knobs of sampling and
-    rewarding completions. With an evaluated checkpoint, they include all knobs of training. With an outside program,
-    they include all knobs that the program does not read.
+    A knob is absent if it does not exist at this point, or if it cannot have an effect: the knobs of sampling and
+    rewarding completions if a set of pairs is used, all knobs of training if a checkpoint is evaluated, and the knobs
+    that an outside program does not read.
     """
     existing = _existing(spec)
     if not isinstance(spec.trainer, OutsideTrainer):
@@ -66,12 +65,12 @@ def active(spec: RunSpec) -> dict[str, object]:
 
 
 def unread(spec: RunSpec) -> dict[str, object]:
-    """Return the knobs, with their values, that exist in a spec but do not act on a cell that its program trains."""
+    """Return the knobs that exist in a spec but are not read by the program that trains the cell, with their values."""
     return {knob: value for knob, value in _existing(spec).items() if not reads(spec, knob)}
 
 
 def reads(spec: RunSpec, knob: str) -> bool:
-    """Return whether a knob acts on a cell, whoever trains it; others are neither compared nor hashed."""
+    """Return whether the cell's trainer reads a knob. Knobs that it does not read are neither compared nor hashed."""
     return not isinstance(spec.trainer, OutsideTrainer) or acts_of(knob).any_trainer or spec.trainer.reads(knob)
 
 
@@ -85,9 +84,9 @@ def _existing(spec: RunSpec) -> dict[str, object]:
 
 
 def governor(knob: str) -> str | None:
-    """Return the selector that decides whether this knob exists.
+    """Return the selector that decides whether this knob exists, or None if the knob always exists.
 
-    It is `objective.rule.type` for `objective.rule.clip_low`; None for a knob that always exists.
+    For example, the selector of `objective.rule.clip_low` is `objective.rule.type`.
     """
     if is_open(knob):
         return "trainer.type"

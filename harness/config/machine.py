@@ -1,4 +1,4 @@
-"""Resolve what a spec leaves to the machine (`auto`): the device, the engine and the precision. No torch here."""
+"""Resolve the settings that a spec leaves to the machine (`auto`): device, engine and precision. No torch here."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ from harness.errors import RefusedError
 
 
 def device_kind(device: str, on_gpu: Callable[[], bool]) -> str:
-    """Resolve `auto` in `train.device`: cuda if there is a GPU. on_gpu is called only then."""
+    """Return the device, with `auto` resolved to cuda if there is a GPU and to cpu otherwise.
+
+    on_gpu: returns whether there is a GPU; called only for `auto`.
+    """
     if device == "auto":
         return "cuda" if on_gpu() else "cpu"
     return device
 
 
 def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
-    """Resolve `auto` in `model.dtype`: bfloat16 on CUDA, float32 on a CPU."""
+    """Return the dtype, with `auto` resolved to bfloat16 on CUDA and float32 on a CPU."""
     if dtype == "auto":
         return "bfloat16" if device.startswith("cuda") else "float32"
     return "float32" if dtype == "float32" else "bfloat16"
 
 
 def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
-    """Return the spec with nothing left to the machine.
+    """Return the spec with every `auto` resolved for this machine.
 
-    So one hash never means the numbers of two kinds of device. A precision that equals the model's is left out too, so
-    two hashes never mean the same numbers. Raises RefusedError for a precision that the engine of the machine lacks.
+    This keeps one hash from standing for the numbers of two kinds of device. A sampling dtype that equals the model's
+    becomes `trainer`, so that two hashes never stand for the same numbers. Raises RefusedError if the machine's engine
+    does not support the precision.
     """
     device = device_kind(spec.train.device, on_gpu)
     engine, dtype = engine_on(device, spec.rollout.engine), dtype_on(device, spec.model.dtype)
-    # A model in float32 has a head in float32 anyway.
+    # In a float32 model the head is in float32 anyway.
     head: Literal["model", "float32"] = "model" if dtype == "float32" else spec.model.head_dtype
     if head not in ENGINES.find(engine).head_dtypes:
         raise RefusedError("config.head_dtype_not_offered", head_dtype=head, engine=engine)

@@ -1,7 +1,7 @@
 """The sections `model` and `teacher` of a run spec.
 
-`model`: the origin of the policy, and its preparation for reinforcement learning. `teacher`: the model that the policy
-is distilled from.
+`model`: the policy's starting weights, and its preparation for reinforcement learning. `teacher`: the model from which
+the policy is distilled.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from harness.settings.fields import LARGEST_NUMBER
 from harness.settings.marks import REFERS, YOUNGER, Acts
 
 MIXED_DEMONSTRATIONS = "demonstrations:arithmetic"
-"""Data of a cold start: careful work, hasty answers and slips in turn."""
+"""The data of a cold start with careful solutions, hasty answers and slips in turn."""
 
 SOLUTIONS_OF = "solutions:"
-"""Prefix of a cold start's data; a task's name follows."""
+"""The prefix of a cold start's data that consists of a task's solutions. The task's name follows it."""
 
 
 class NoColdStart(Settings):
@@ -47,20 +47,22 @@ class SupervisedColdStart(Settings):
         1e-3, gt=0, le=LARGEST_NUMBER, description="peak; warms up over 5 % of the steps, then falls to 2 %"
     )
     weight_decay: float = Field(0.01, ge=0, le=LARGEST_NUMBER, description="weight decay of AdamW")
-    max_completion_tokens: int = Field(256, ge=1, le=10_000_000, description="longer demonstrations are left out")
+    max_completion_tokens: int = Field(
+        256, ge=1, le=10_000_000, description=("demonstrations with more tokens are left out")
+    )
     direct_frac: Annotated[float, YOUNGER] = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of demonstrations that answer at once, asked for so: their steps are left out. The others "
-        "are asked to think (fusion of thinking modes, Qwen3, 2505.09388); `template` must have modes",
+        description="share of demonstrations whose prompt asks for the answer at once and whose steps are left out; "
+        "the other prompts ask for steps (fusion of thinking modes, Qwen3, 2505.09388); `template` must have modes",
     )
     stop_frac: Annotated[float, YOUNGER] = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of demonstrations whose steps are cut at a random token, followed by the template's "
-        "`thinking.stop` and the answer; the answer alone is learned",
+        description="share of demonstrations whose steps are truncated at a random token, followed by the template's "
+        "`thinking.stop` and the answer; only the answer is trained on",
     )
     seed: int = Field(0, ge=0, description="seed of the order of demonstrations, the same for all cells")
 
@@ -90,7 +92,7 @@ class SupervisedColdStart(Settings):
 
     @property
     def leaves_steps_out(self) -> bool:
-        """True if some demonstrations lack their steps or a part of them, so that all must have some."""
+        """Whether some demonstrations lose all or some of their steps. If so, all demonstrations must have steps."""
         return self.direct_frac > 0 or self.stop_frac > 0
 
 
@@ -104,7 +106,7 @@ class NoLora(Settings):
 
 
 class Lora(Settings):
-    """Low-rank adapters are trained, the model's own weights stay (Hu et al. 2106.09685). Needs the extra `lora`."""
+    """Low-rank adapters are trained; the model's weights are frozen (Hu et al. 2106.09685). Needs the extra `lora`."""
 
     type: Literal["lora"] = "lora"
     rank: int = Field(32, ge=1, le=100_000, description="rank of the adapters")
@@ -112,7 +114,7 @@ class Lora(Settings):
     target_modules: Listed[str] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,
-        description="names of the linear layers that are adapted",
+        description="names of the linear layers that get adapters",
     )
 
 
@@ -120,24 +122,25 @@ LoraChoice = Annotated[NoLora | Lora, Field(discriminator="type")]
 
 
 OF_ALL = Acts("train", "evaluate", "start", any_trainer=True)
-"""Acts on the model, whatever is done with it."""
+"""Has an effect on the model, whether it is trained or evaluated."""
 
 
 class ModelSpec(Settings):
     source: Annotated[str, REFERS] = Field(description="builtin:tiny, hf:<id>[@revision], path:<dir>, gguf:<file>")
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], OF_ALL] = Field(
         "auto",
-        description="dtype of computation; the optimiser keeps float32. auto = bfloat16 on CUDA, float32 on a CPU",
+        description="dtype of computation; the optimiser always uses float32. auto = bfloat16 on CUDA, float32 on a "
+        "CPU",
     )
     head_dtype: Annotated[Literal["model", "float32"], OF_ALL, YOUNGER] = Field(
         "model",
-        description="dtype in which the output head multiplies, of the policy, its copies and its teacher, in training "
-        "and sampling; model: model.dtype; float32: also where the other layers are bfloat16",
+        description="dtype of the matrix product in the output head of the policy, its copies and its teacher, in "
+        "training and sampling; model: as model.dtype; float32: float32, even if the other layers are bfloat16",
     )
     chat_template: Annotated[Literal["auto", "tokenizer", "plain"], OF_ALL] = Field(
         "auto",
-        description="what frames a chat prompt; tokenizer: its own template; plain: the messages, joined "
-        "by blank lines; auto = the tokenizer's where it has one, else plain",
+        description="what formats a chat prompt; tokenizer: the tokenizer's own template; plain: the messages, joined "
+        "by blank lines; auto = the tokenizer's template if it has one, else plain",
     )
     trust_remote_code: Annotated[bool, OF_ALL] = Field(
         False, description="run code that comes with the model; read it first"
@@ -148,7 +151,7 @@ class ModelSpec(Settings):
     @field_validator("dtype", mode="before")
     @classmethod
     def _trains_without_loss_scaling(cls, dtype: object) -> object:
-        # In `before` mode: the Literal would refuse float16 too, but without the reason.
+        # The check runs in `before` mode, because the Literal would refuse float16 without giving the reason.
         if dtype == "float16":
             raise InvalidError("config.float16_training")
         return dtype
@@ -168,11 +171,12 @@ class ModelTeacher(Settings):
 
     type: Literal["model"] = "model"
     source: Annotated[str | None, REFERS] = Field(
-        None, description="as model.source; none = the student's starting weights (self-distillation)"
+        None,
+        description="the weights, given as in model.source; none = the student's starting weights (self-distillation)",
     )
     template: TemplateName | None = Field(
         None,
-        description="prompt template of the teacher, which may contain {solution} as well as {problem}; none = "
+        description="prompt template of the teacher, which may contain {solution} in addition to {problem}; none = "
         "task.template",
     )
     cold_start: ColdStart = NoColdStart()

@@ -16,7 +16,7 @@ TINY = Path(__file__).parents[1] / "models" / "tiny"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A parsed `model.source`, e.g. `hf:<id>@<revision>` -> kind `hf`, name `<id>`, revision `<revision>`."""
+    """A parsed `model.source`. E.g. `hf:<id>@<revision>` has kind `hf`, name `<id>` and revision `<revision>`."""
 
     kind: Kind
     name: str
@@ -27,19 +27,18 @@ class ModelSource:
 
     @property
     def moves(self) -> bool:
-        """True if the same words can mean other weights tomorrow: on the hub everything but a commit can."""
+        """Whether the source may stand for other weights tomorrow. On the hub, only a commit is fixed."""
         return self.kind == "hf" and not re.fullmatch(r"[0-9a-f]{40}", self.revision or "")
 
     @property
     def path(self) -> Path:
-        """The folder or file of a local source."""
         return TINY if self.kind == "builtin" else Path(self.name).expanduser()
 
     def fingerprint(self) -> str:
-        """Return what identifies the model.
+        """Return a string that identifies the model's content.
 
-        It is a digest of all local files that loading reads, never of their path; on the hub, the id and revision.
-        Raises RefusedError if local files are missing.
+        It is a digest of all local files that loading reads, but not of their path. For the hub, it is the id and
+        revision. Raises RefusedError if local files are missing.
         """
         if self.kind == "hf":
             return f"hf:{self.name}@{self.revision or 'main'}"
@@ -49,7 +48,8 @@ class ModelSource:
         digest = hashlib.blake2b(digest_size=16)
         for file in sorted(self._read_files()):
             with file.open("rb") as handle:
-                # Names within the folder count, since they say what a file is. A single file counts whatever its name.
+                # File names within a folder are hashed, because they determine a file's role. The name of a single file
+                # is not.
                 digest.update(b"" if file == self.path else str(file.relative_to(self.path)).encode())
                 digest.update(hashlib.file_digest(handle, "blake2b").digest())
         return digest.hexdigest()
@@ -75,7 +75,7 @@ _READ = {
     *(".json", ".safetensors", ".bin", ".model", ".jinja", ".txt", ".py"),
     *(".tiktoken", ".spm", ".bpe", ".codes", ".vocab", ".tokenizer"),
 }
-"""Suffixes of what transformers reads from a folder: configuration, weights, tokenizers, templates, a model's code."""
+"""Suffixes of the files that transformers reads: configuration, weights, tokenizers, templates and a model's code."""
 
 
 def _is_document(path: Path) -> bool:
@@ -83,7 +83,7 @@ def _is_document(path: Path) -> bool:
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether a repository of the hub can have this name.
+    """Return whether this is a valid name of a repository on the hub.
 
     The rules are those of `huggingface_hub.utils.validate_repo_id`.
     """
@@ -93,9 +93,9 @@ def is_hub_id(name: str) -> bool:
 
 
 def is_hub_revision(revision: str) -> bool:
-    """Return whether a commit, tag or branch can have this name.
+    """Return whether this is a valid name of a commit, tag or branch.
 
-    These are git's rules that keep a name from being a path elsewhere.
+    These are the rules of git that keep a name from leading to another path.
     """
     return re.fullmatch(r"[\w.+/-]{1,255}", revision, re.ASCII) is not None and ".." not in revision
 
@@ -103,7 +103,7 @@ def is_hub_revision(revision: str) -> bool:
 def parse_source(source: str, knob: str = "model.source") -> ModelSource:
     """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>` or `scratch:tiny`.
 
-    knob: the setting, for messages. Raises RefusedError for anything else.
+    knob: the name of the setting, for messages. Raises RefusedError for anything else.
     """
     kind, colon, name = source.partition(":")
     kinds = get_args(Kind)

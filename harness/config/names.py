@@ -1,4 +1,4 @@
-"""The types of knobs whose value is the name of a task, a template or a grader, which must exist."""
+"""The types of knobs whose value is the name of a task, a template or a grader. The name must exist."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from harness.settings.marks import REFERS, Hashed
 
 
 def _name_of(noun: str, find: Callable[[str], object], hashed: Hashed) -> tuple[object, ...]:
-    """Return the metadata of a knob that names something: the check, its type in words, and how it is hashed."""
+    """Return the metadata of a knob whose value is a name: the check, its type in words, and how it is hashed."""
 
     def check(name: str) -> str:
-        # `find` raises for an unknown name. The name itself stays the value: a path must be hashed by what it holds.
+        # `find` raises for an unknown name. The check returns the name itself, because a path must be hashed by its
+        # content.
         find(name)
         return name
 

@@ -1,4 +1,4 @@
-"""The section `train.optimizer` of a run spec: the rule by which a gradient moves the weights."""
+"""The section `train.optimizer` of a run spec: the rule that turns gradients into weight updates."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ class AdamW(Settings):
 
 
 class Sgd(Settings):
-    """Stochastic gradient descent with momentum, whose weight decay is a part of the gradient."""
+    """Stochastic gradient descent with momentum. Weight decay is added to the gradient."""
 
     type: Literal["sgd"] = "sgd"
-    momentum: float = Field(0.9, ge=0, lt=1, description="decay of the running sum of gradients; 0 = plain descent")
+    momentum: float = Field(
+        0.9, ge=0, lt=1, description=("decay of the running sum of gradients; 0 = plain gradient descent")
+    )
 
 
 class Muon(Settings):

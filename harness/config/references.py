@@ -1,6 +1,6 @@
 """The identity of everything that a spec refers to by name: models, data, templates, graders, plug-ins.
 
-For a hash each is identified by its content. A path itself is never hashed; what lies there is.
+In a hash, each of them is identified by its content. Paths are never hashed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from harness.errors import RefusedError
 
 
 def outside_engine(spec: RunSpec) -> dict[str, str]:
-    """Identify the source of an engine that is a plug-in; {} for shipped engines, which NUMERICS_VERSION covers."""
+    """Return the digest of an engine that is a plug-in, or {} for shipped engines, which NUMERICS_VERSION covers."""
     source = None if spec.rollout.engine == AUTO else ENGINES.source(spec.rollout.engine)
     return {} if source is None else {"engine": source.digest}
 
 
 def graded_rollouts(spec: RunSpec) -> dict[str, object]:
-    """Identify everything that determines the starting weights' graded completions of training problems."""
+    """Return the identity of all that determines the starting weights' graded completions of training problems."""
     return {
         **outside_engine(spec),
         "start": start_of(spec),
@@ -45,29 +45,32 @@ def graded_rollouts(spec: RunSpec) -> dict[str, object]:
 
 
 def outside_rule(spec: RunSpec) -> dict[str, str]:
-    """Identify the code of a plug-in's rule; {} for shipped rules, which NUMERICS_VERSION covers."""
+    """Return the digest of a rule that is a plug-in, or {} for shipped rules, which NUMERICS_VERSION covers."""
     source = RULES.source(spec.objective.rule.type) if isinstance(spec.objective, Objective) else None
     return {} if source is None else {"rule": source.digest}
 
 
 def start_of(spec: RunSpec) -> dict[str, object]:
-    """Identify the weights that reinforcement learning starts from."""
+    """Return the identity of the weights from which reinforcement learning starts."""
     return {"model": model_fingerprint(spec.model.source), **_demonstrated(spec.model.cold_start)}
 
 
 def teacher_of(spec: RunSpec) -> dict[str, object]:
-    """Identify the teacher's weights and prompt; {} without a teacher."""
+    """Return the identity of the teacher's weights and prompt, or {} if there is no teacher."""
     if spec.teacher.type == "none":
         return {}
     return {"teacher": teacher_weights_of(spec) | {"prompt": template_version(spec.teacher_template)}}
 
 
 def program_of(spec: RunSpec) -> dict[str, object]:
-    """Identify the program that trains a cell; {} if bench trains. The path of its interpreter does not matter."""
+    """Return the identity of the program that trains a cell, or {} if bench trains.
+
+    The path of the program's interpreter is left out.
+    """
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return {}
-    # Placeholders instead of real paths and a real seed, which differ from cell to cell.
+    # Paths and the seed differ from cell to cell, so placeholders stand in for them.
     command, *words = trainer.argv("{config}", "{output}", 0)
     files = {source.name: source.digest for source in trainer.sources()}
     plugin = TRAINERS.source(trainer.type)
@@ -76,23 +79,23 @@ def program_of(spec: RunSpec) -> dict[str, object]:
 
 
 def teacher_weights_of(spec: RunSpec) -> dict[str, object]:
-    """Identify what a teacher's weights are made from, apart from the knobs of its cold start."""
+    """Return the identity of what a teacher's weights are made from, except the knobs of its cold start."""
     teacher = spec.model_teacher
     own = start_of(spec) if teacher.source is None else {"model": model_fingerprint(teacher.source)}
     return {"source": own, "cold_start": _demonstrated(teacher.cold_start)}
 
 
 def _demonstrated(recipe: ColdStart) -> dict[str, object]:
-    """Identify the data of a cold start; {} without one."""
+    """Return the identity of the data of a cold start, or {} if there is no cold start."""
     if recipe.type == "none":
         return {}
     return {"demonstrations": _demonstrations(recipe.data), "template": template_version(recipe.template)}
 
 
 def _demonstrations(data: str) -> str | dict[str, str]:
-    """Identify demonstrations.
+    """Return the identity of demonstrations.
 
-    The result is the digest of a file, the name of generated ones, or the problems that the solutions belong to.
+    It is the digest of a file, the name of generated demonstrations, or the problems to which the solutions belong.
     """
     if data.startswith("demonstrations:"):
         return data
@@ -105,26 +108,26 @@ def _demonstrations(data: str) -> str | dict[str, str]:
 
 
 def template_identity(given: str) -> str:
-    """Return a template's name; for the path of a file, the digest of its content, wherever the file lies."""
+    """Return a template's name or, for the path of a file, the digest of its content."""
     return str(template_version(given)) if given.endswith(ENDINGS) else given
 
 
 def grader_identity(given: str | None) -> object:
-    """Return a grader's name; `judge_identity` for a judge."""
+    """Return a grader's name or, for a judge, its `judge_identity`."""
     judge = judge_of(given)
     return given if judge is None else judge_identity(judge)
 
 
 def judge_identity(judge: Asking) -> object:
-    """Return the digest of those fields of a judge's file that can change a verdict, wherever the file lies.
+    """Return the digest of those fields of a judge's file that can change a verdict.
 
-    With `source`, the fingerprint of its model's files is added.
+    If the judge has a `source`, the fingerprint of its model's files is added.
     """
     return judge.version if judge.file.source is None else [judge.version, model_fingerprint(judge.file.source)]
 
 
 def problems_of_split(task_name: str, split: str) -> dict[str, str]:
-    """Identify the problems of one split of a task, and how answers are extracted from their completions."""
+    """Return the identity of one split of a task: its problems, and how answers are extracted from completions."""
     task, source = get_task(task_name), task_source(task_name)
     problems = {"task": task.name, "extract": extraction_identity(task.extract), "rows": task.split(split).fingerprint}
     if task.environment is not None:
@@ -133,14 +136,14 @@ def problems_of_split(task_name: str, split: str) -> dict[str, str]:
 
 
 def train_data(spec: RunSpec) -> dict[str, str]:
-    """Identify the training data: a set of pairs, or the problems that completions are sampled for."""
+    """Return the identity of the training data: a set of pairs, or the problems for which completions are sampled."""
     if spec.pairs.type == "dataset":
         return {"pairs": parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint}
     return problems_of_split(spec.task.train, "train")
 
 
 def evaluated(spec: RunSpec) -> dict[str, object]:
-    """Identify everything that an evaluation refers to."""
+    """Return the identity of everything that an evaluation refers to."""
     return {
         **outside_engine(spec),
         "eval": [problems_of_split(name, "test") for name in spec.eval.tasks],
@@ -152,7 +155,7 @@ def evaluated(spec: RunSpec) -> dict[str, object]:
 
 
 def all_of(spec: RunSpec) -> dict[str, object]:
-    """Identify everything that training and evaluation refer to."""
+    """Return the identity of everything that training and evaluation refer to."""
     graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
     templates = (spec.task.template, spec.eval.template)
     return {
@@ -167,7 +170,7 @@ def all_of(spec: RunSpec) -> dict[str, object]:
     }
 
 
-# Cached, because it reads all files of the model.
+# The result is cached, because computing it reads all files of the model.
 @lru_cache
 def model_fingerprint(source: str) -> str:
     return parse_source(source).fingerprint()

@@ -1,8 +1,10 @@
-"""Layers of settings become one resolved RunSpec: profile < sweep base < arm < --set.
+"""Resolve layers of settings into one RunSpec. A later layer overrides: profile < sweep base < arm < --set.
 
 A layer is a mapping whose keys may be nested or dotted. `algorithm: <preset>` is shorthand for all objective knobs.
-Setting a `type` resets its siblings to that type's defaults. An algorithm that learns from rewards has no pairs, so
-naming one drops the `pairs` of the layers below, just as it drops their objective knobs.
+Setting a `type` resets its siblings to the defaults of that type.
+
+Naming an algorithm drops the objective knobs of the layers below. If the algorithm learns from rewards, it also drops
+their `pairs`.
 """
 
 from __future__ import annotations
@@ -34,15 +36,16 @@ _OBJECTIVE = "objective."
 
 @dataclass(frozen=True)
 class Layer:
-    """Settings and their origin for error messages, such as `sweeps/std_norm.yaml: arms.no_std`."""
+    """Settings and where they come from, for error messages, e.g. `sweeps/std_norm.yaml: arms.no_std`."""
 
     origin: str
     settings: Mapping[str, Any]
 
 
 def resolve(layers: Sequence[Layer], seed: int, checkpoint: str | None = None) -> RunSpec:
-    """Resolve the spec of one cell. checkpoint: the model that it evaluates as it is, as a user names it.
+    """Resolve the spec of one cell.
 
+    checkpoint: the model that the cell evaluates without training, as named by the user.
     Raises FaultyError with every fault of all layers, missing settings last.
     """
     spec, faults = _resolved(layers, seed, checkpoint)
@@ -52,12 +55,15 @@ def resolve(layers: Sequence[Layer], seed: int, checkpoint: str | None = None) -
 
 
 def faults_of_incomplete(layers: Sequence[Layer]) -> list[Fault]:
-    """Return what is wrong with layers if another layer could not be read: missing settings may be in that one."""
+    """Return the faults of layers when another layer could not be read.
+
+    Missing settings are not reported: they may be in the unreadable layer.
+    """
     return [fault for fault in _resolved(layers, 0, None)[1] if fault.code != "missing"]
 
 
 def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tuple[RunSpec | None, list[Fault]]:
-    """Return the spec, and the faults of the layers; the spec is None if there are any."""
+    """Return the spec and the faults of the layers. The spec is None if there are faults."""
     faults: list[Fault] = []
     knobs: Knobs = {}
     origins: dict[str, str] = {}
@@ -67,14 +73,14 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tup
         flat = dotted(layer.settings)
         unknown = {fault.path: fault for fault in _unknown_knobs(flat)}
         faults += _of(layer, *unknown.values(), *_unusable_numbers(flat))
-        # Each fault is reported once: what is unknown here must not be refused again by validation.
+        # Each fault is reported once, so unknown keys must not reach validation, which would refuse them again.
         flat = {knob: value for knob, value in flat.items() if knob not in unknown}
         overrides = {key.removeprefix(_OBJECTIVE): flat.pop(key) for key in list(flat) if key.startswith(_OBJECTIVE)}
         if "algorithm" in flat:
             algorithm_is_named = True
             try:
                 objective = preset(str(flat.pop("algorithm")))
-                # A preset replaces all objective knobs of the layers below, so their origins no longer explain a fault.
+                # A preset replaces all objective knobs of the layers below. Their origins no longer explain a fault.
                 origins = {knob: origin for knob, origin in origins.items() if not knob.startswith(_OBJECTIVE)}
                 origins[_OBJECTIVE] = layer.origin
                 if isinstance(objective, Objective):
@@ -92,12 +98,12 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tup
             faults += _of(layer, Fault("missing", "algorithm", words))
         for knob in _types_first(flat):
             _set(knobs, knob, flat[knob])
-            # Removed first, so that the knob moves to the end: `_origin` relies on the order of setting.
+            # The knob is removed first, so that it moves to the end: `_origin` relies on the order of setting.
             origins.pop(knob, None)
             origins[knob] = layer.origin
     lacks_algorithm = not algorithm_is_named and not faults
     document = _nested(knobs | {"seed": seed, "checkpoint": checkpoint})
-    # Without an objective there is a fault already; any preset will do to find the others.
+    # Without an objective there is a fault already. Any preset will do to find the others.
     document["objective"] = objective or preset("grpo")
     _fill_in_types(document)
     _fill_from_task(document)
@@ -108,7 +114,7 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tup
     except ValidationError as error:
         undecided = _undecided_by_task(document)
         for fault in faults_of(error, RunSpec, listed_by=LISTED_BY):
-            # A clash with the objective that was put in above would be nobody's mistake.
+            # A clash with the objective that was filled in above would not be the user's mistake.
             is_clash = not fault.path
             if fault.path not in undecided and not (is_clash and objective is None and by_bench):
                 faults.append(replace(fault, origin=_origin(fault, origins, layers)))
@@ -123,9 +129,9 @@ def _of(layer: Layer, *faults: Fault) -> list[Fault]:
 
 
 def _origin(fault: Fault, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:
-    """Return the layer that last set what the fault is about; the first layer for a key that none set.
+    """Return the layer that last set the knob at fault, or the first layer if no layer set it.
 
-    origins: knob -> the layer that set it, in the order of setting.
+    origins: maps each knob to the layer that set it, in the order of setting.
     """
 
     def concerns(knob: str) -> bool:
@@ -161,7 +167,7 @@ def _unknown_knobs(flat: Mapping[str, object]) -> Iterator[Fault]:
 
 
 def _unusable_numbers(flat: Knobs) -> Iterator[Fault]:
-    """Yield a fault for each number too large or too small for 32-bit arithmetic."""
+    """Yield a fault for each number that is too large or too small for 32-bit arithmetic."""
     for knob, given in flat.items():
         for value in given if isinstance(given, list | tuple) else [given]:
             if _is_number(value) and not 1 / LARGEST_NUMBER <= abs(value) <= LARGEST_NUMBER:
@@ -173,22 +179,22 @@ def _unusable_numbers(flat: Knobs) -> Iterator[Fault]:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value has a size: infinities and NaN are refused elsewhere."""
-    # 0 has no size either, and is always usable.
+    """Return whether a value is a number whose size can be checked. Infinities and NaN are refused elsewhere."""
+    # 0 is always usable.
     return isinstance(value, int | float) and math.isfinite(value) and value != 0
 
 
 def _is_part(knob: str) -> bool:
     """Return whether a knob is the weight of a reward part.
 
-    The name of a user's function may hold dots: `package.module:name`.
+    The name of a user's function may contain dots: `package.module:name`.
     """
     part = knob.removeprefix(PARTS)
     return part != knob and ("." not in part or ":" in part)
 
 
 def laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Lay settings over others and nest them, as `resolve` does with two layers before it fills in defaults."""
+    """Return the nested settings `below`, overridden by `above`, as `resolve` does before it adds defaults."""
     knobs, flat = dotted(below), dotted(above)
     for knob in _types_first(flat):
         _set(knobs, knob, flat[knob])
@@ -196,7 +202,7 @@ def laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> dict[
 
 
 def _types_first(flat: Mapping[str, object]) -> list[str]:
-    """Return the knobs with types first: they reset their siblings, which the same layer may set in any order."""
+    """Return the knobs with types first. A type resets its siblings, and a layer may list them in any order."""
     return sorted(flat, key=lambda knob: not knob.endswith(".type"))
 
 
@@ -206,7 +212,7 @@ def _set(knobs: dict[str, object], knob: str, value: object) -> None:
         for sibling in [name for name in knobs if name.startswith(prefix)]:
             del knobs[sibling]
     if knob.startswith(PARTS):
-        # Other parts are added to correctness, whose weight is 1 unless it is set.
+        # Other parts are added to `correct`, whose weight is 1 unless it is set.
         knobs.setdefault("reward.parts.correct", 1.0)
     knobs[knob] = value
 
@@ -216,13 +222,13 @@ def _nested(knobs: Mapping[str, object]) -> Document:
 
 
 def _undecided_by_task(document: Document) -> set[str]:
-    """Return defaults that are missing only because a task is unknown: they are no further fault."""
+    """Return the fields whose default is missing only because a task is unknown. They are not separate faults."""
     by_task = (name.split(".") for name, knob in spec_knobs().items() if knob.mark(FromTask))
     return {f"{section}.{field}" for section, field in by_task if field not in document.get(section, {})}
 
 
 def _fill_in_types(document: Document) -> None:
-    """Fill in types that follow from other settings."""
+    """Fill in the types that follow from other settings."""
     pairs = document.get("pairs", {} if isinstance(document["objective"], PreferenceObjective) else None)
     if pairs is not None:
         document["pairs"] = {"type": "dataset" if "data" in pairs else "policy"} | pairs
@@ -231,11 +237,11 @@ def _fill_in_types(document: Document) -> None:
 
 
 def _fill_from_task(document: Document) -> None:
-    """Write out the defaults that the task decides; leave them open if it is unknown, which validation reports."""
+    """Fill in the defaults that depend on the task. If it is unknown they stay open, and validation reports it."""
     reward, evaluation = document.setdefault("reward", {}), document.setdefault("eval", {})
     samples = evaluation.setdefault("samples", 16)
     most_samples = samples if isinstance(samples, int) else 1
-    # bit_length gives the powers of 2 up to the number of samples: 1, 2, 4, 8, 16 for 16.
+    # bit_length gives the powers of 2 up to the number of samples: 1, 2, 4, 8 and 16 for 16 samples.
     evaluation.setdefault("k", [2**power for power in range(max(1, most_samples.bit_length()))])
     trained = _known_task(document.get("task", {}).get("train"))
     if trained is None:
@@ -243,7 +249,7 @@ def _fill_from_task(document: Document) -> None:
     document["task"].setdefault("template", trained.template)
     reward.setdefault("grader", trained.grader)
     tasks = evaluation.setdefault("tasks", [document["task"]["train"]])
-    # The first task is the one that arms are compared on; validation checks the type of the list.
+    # Arms are compared on the first task. Validation checks the type of the list.
     first = _known_task(tasks[0]) if isinstance(tasks, list) and tasks else None
     if first is not None:
         evaluation.setdefault("template", first.template)

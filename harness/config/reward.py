@@ -1,4 +1,4 @@
-"""The section `reward` of a run spec: parts and their weights, and the options of those parts that have some."""
+"""The section `reward` of a run spec: parts with their weights, and the options of the parts that have any."""
 
 from __future__ import annotations
 
@@ -24,69 +24,68 @@ from harness.settings.marks import NOT_HASHED, Acts
 
 
 class RewardSpec(Settings):
-    """What all reward sections have. That of a spec (`reward_section`) also has a field for each part with options."""
+    """The fields of every reward section. `reward_section` adds a field for each part with options."""
 
     parts: dict[str, float] = Field(
         {"correct": 1.0},
         min_length=1,
-        description="reward parts and their weights, whose sum is the reward; `correct` weighs 1 unless it is set",
+        description="reward parts and their weights; the reward is the weighted sum; `correct` has weight 1 unless set",
     )
     grader: Annotated[GraderName | None, FromTask(), Acts("draw", "start")] = Field(
-        None, description="grader behind the part `correct`"
+        None, description="grader used by the part `correct`"
     )
     allow_code: Annotated[bool, NOT_HASHED] = Field(
         False,
-        description="let the grader unit_tests run programs that the policy writes, in training and in evaluation",
+        description="allow the grader unit_tests to run programs that the policy writes, in training and in evaluation",
     )
 
     def of(self, part: type[Part]) -> Part:
-        """Return the part with its options."""
+        """Return this section's instance of a part, with its options."""
         options: Part = getattr(self, part.section) if part.model_fields else part()
         return options
 
     @property
     def scored(self) -> list[ScoredPart]:
-        """The parts whose models score completions for a part that is named, each once, with their options."""
+        """The parts with a model that scores completions for a named part, each once, with their options."""
         known = PARTS.all()
         read = dict.fromkeys(known[name].scores_of for name in self.parts if name in known)
         return [self.of(part) for part in read if part is not None and issubclass(part, ScoredPart)]
 
     @property
     def asked_judges(self) -> dict[str, Asking]:
-        """The judges of files that such parts ask, by the knobs that name the files."""
+        """The file-based judges that these parts ask, by the knobs that name the files."""
         return {knob: judge for part in self.scored for knob, judge in part.asks().items()}
 
     @property
     def gold_parts(self) -> dict[str, str]:
-        """The parts that need the gold text's likelihood -> the model that scores it, `policy` or `generator`."""
+        """Maps each part that needs the gold text's likelihood to the model that scores it, `policy` or `generator`."""
         known = PARTS.all()
         return {name: known[name].gold_scored_by for name in self.parts if name in known and known[name].gold_scored_by}
 
     @property
     def gold_scorers(self) -> set[str]:
-        """The models that score gold texts for these parts."""
+        """The models that score the gold text for these parts: `policy`, `generator`, both or none."""
         return set(self.gold_parts.values())
 
     @property
     def generator(self) -> str | None:
-        """The `model.source` of the frozen generator; None if it is the starting model, or if no part needs one."""
+        """The source of the frozen generator; None if the generator is the starting model or no part needs one."""
         return self.of(VrCli).generator if VrCli.name in self.parts else None
 
     @property
     def asks_start(self) -> bool:
-        """True if the frozen generator is the weights that training starts from."""
+        """Whether the frozen generator has the weights from which training starts."""
         return "generator" in self.gold_scorers and self.generator is None
 
     @property
     def has_answer_term(self) -> bool:
-        """True if the loss has a supervised term on gold answers."""
         return bool(self.parts.get(Jepo.name)) and self.of(Jepo).supervised > 0
 
     def contradictions(self) -> Iterator[str]:
         for name in self.parts:
             if name in nameable_parts() or is_reference(name):
                 continue
-            # The part exists, but only another knob can bring it in.
+            # The part exists, but only another knob can enable it.
             if part := PARTS.all().get(name):
                 yield f"parts.{name} cannot be set: {part.implied_by} brings it in. Leave it out"
             else:
@@ -104,9 +103,9 @@ class RewardSpec(Settings):
 
 
 def parts_with_options() -> dict[str, type[RewardPart]]:
-    """Map the field that holds a part's options to the part, for the known parts that have some.
+    """Map the field that contains a part's options to the part, for all known parts with options.
 
-    Raises RefusedError if two share a field.
+    Raises RefusedError if two parts share a field.
     """
     found: dict[str, type[RewardPart]] = {}
     for part in PARTS.all().values():
@@ -119,8 +118,9 @@ def parts_with_options() -> dict[str, type[RewardPart]]:
 
 @plugins.cached
 def reward_section() -> type[RewardSpec]:
-    """Return the section with the options of all known parts."""
-    # A class made at run time, because plug-ins add parts; `plugins.cached` makes it anew when these change.
+    """Return the class of the section, with the options of all known parts."""
+    # The class is created at run time, because plug-ins add parts. `plugins.cached` recreates it when the plug-ins
+    # change.
     options: dict[str, Any] = {
         section: (Annotated[part, OnlyWith(f"parts.{part.name}", refused=False)], part())
         for section, part in parts_with_options().items()
@@ -129,11 +129,11 @@ def reward_section() -> type[RewardSpec]:
 
 
 Reward = Annotated[RewardSpec, MadeOf(reward_section)]
-"""The type of the field in a spec. It holds the section as the parts that are in use at the time make it."""
+"""The type of the field in a spec. Its class depends on the parts that are known when the spec is built."""
 
 
 def reward_problems(reward: RewardSpec, credit: Credit, task_name: str) -> Iterator[str]:
-    """Yield what the section cannot check by itself: whether the task has steps, and whether credit needs them."""
+    """Yield the problems of the section that depend on the task's steps and turns, and on `credit`."""
     names = [name for name, part in PARTS.all().items() if part.rewards_steps]
     task = get_task(task_name)
     for name in (name for name in names if name in reward.parts):

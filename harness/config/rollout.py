@@ -1,7 +1,7 @@
 """The sections `rollout` and `pairs` of a run spec.
 
-`rollout`: how completions are sampled in training. `pairs`: where the chosen and rejected completions of a preference
-objective come from.
+`rollout`: how completions are sampled in training. `pairs`: where a preference objective gets its chosen and rejected
+completions.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ EngineName = Annotated[str, AfterValidator(_known_engine), InWords(type=lambda: 
 
 
 class NotStaged(Settings):
-    """Completions may be max_completion_tokens long from the first step on."""
+    """Completions may have max_completion_tokens tokens from the first step on."""
 
     type: Literal["none"] = "none"
 
 
 class StagedAtStep(Settings):
-    """A shorter limit up to a given step."""
+    """A lower limit on completion tokens before a given step."""
 
     type: Literal["at_step"] = "at_step"
-    first_tokens: int = Field(ge=1, description="limit of a completion before `step`")
-    step: int = Field(ge=2, description="the first step with max_completion_tokens")
+    first_tokens: int = Field(ge=1, description="limit on completion tokens before `step`")
+    step: int = Field(ge=2, description="the first step whose limit is max_completion_tokens")
 
 
 class StagedOnConvergence(Settings):
-    """A shorter limit until the reward has converged. There is no way back.
+    """A lower limit on completion tokens until the reward has converged. Once raised, the limit stays.
 
-    Converged: the mean reward of the last window_steps exceeds that of as many before them by less than min_gain.
+    Converged: the mean reward of the last window_steps exceeds that of as many steps before them by less than min_gain.
     """
 
     type: Literal["converged"] = "converged"
-    first_tokens: int = Field(ge=1, description="limit of a completion before the reward has converged")
-    window_steps: int = Field(10, ge=1, description="steps whose mean reward is compared with that of as many before")
-    min_gain: float = Field(0.01, description="in units of the reward")
+    first_tokens: int = Field(ge=1, description="limit on completion tokens before the reward has converged")
+    window_steps: int = Field(10, ge=1, description="steps in each of the two windows whose mean rewards are compared")
+    min_gain: float = Field(0.01, description="gain in mean reward below which the reward has converged")
 
 
 Staged = Annotated[NotStaged | StagedAtStep | StagedOnConvergence, Field(discriminator="type")]
 
 
 class NotPartial(Settings):
-    """A step draws its completions to their end."""
+    """Each step completes all its completions."""
 
     type: Literal["none"] = "none"
 
 
 class Slices(Settings):
-    """A step adds a slice to each completion that is under way.
+    """A step adds at most one slice to each unfinished completion.
 
-    A completion that has not ended goes on in the next step, under newer weights. A prompt is trained on once the last
-    of its completions has ended.
+    An unfinished completion continues in the next step, under newer weights. A prompt is trained on once all its
+    completions have ended.
     """
 
     type: Literal["slices"] = "slices"
     slice_tokens: int = Field(
-        ge=1, description="most tokens that a step adds to a completion; a divisor of max_completion_tokens"
+        ge=1, description="most tokens that a step adds to a completion; must divide max_completion_tokens"
     )
 
 
@@ -81,30 +81,30 @@ DECODES = Acts("draw", "start")
 class RolloutSpec(Settings):
     engine: Annotated[EngineName, OF_ENGINE] = Field(
         AUTO,
-        description="torch: samples from the trainer's own modules; vllm: an engine with a copy of the weights, synced "
+        description="torch: samples from the trainer's own modules; vllm: samples from a copy of the weights, synced "
         "and checked after every update; `bench ls engines` lists all; auto = vllm on CUDA, torch on a CPU",
     )
     vllm_memory_frac: Annotated[float, Acts("draw", "evaluate", any_trainer=True), NOT_HASHED] = Field(
-        0.3, gt=0, le=1, description="share of the GPU's memory for vLLM: its weights and KV cache; read with vllm only"
+        0.3, gt=0, le=1, description="share of the GPU's memory for vLLM's weights and KV cache; used by vllm only"
     )
     dtype: Annotated[Literal["trainer", "float32", "bfloat16", "float16"], OF_ENGINE, YOUNGER] = Field(
         "trainer",
-        description="dtype in which completions are drawn, in training and evaluation; trainer: model.dtype; in "
-        "another one the engine draws from a copy of the weights, rounded before it draws",
+        description="dtype in which completions are sampled, in training and evaluation; trainer: model.dtype; any "
+        "other: the engine samples from a copy of the weights in that dtype",
     )
     sampler: Literal["policy", "initial", "round", "teacher", "given"] = Field(
         "policy",
-        description="whose completions are trained on: policy: those of the policy as it is (online); initial: of the "
-        "starting weights throughout (offline); round: of the policy as it was at the start of the round (iterative: "
-        "expert iteration, iterative DPO); teacher: of the teacher, under its own prompt; given: the task's own "
-        "solutions, which cost no generated tokens",
+        description="who writes the completions that are trained on: policy: the current policy (online); initial: the "
+        "starting weights throughout (offline); round: the policy as it was at the start of the round (iterative: "
+        "expert iteration, iterative DPO); teacher: the teacher, under its own prompt; given: the task, whose own "
+        "solutions cost no generated tokens",
     )
     policy_frac: Annotated[float, OnlyWith("sampler", ("teacher", "given"))] = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of a step's prompts that the policy answers itself, drawn anew in each step; the rest is "
-        "the teacher's or given (lambda of GKD, 2306.13649)",
+        description="share of a step's prompts that the policy itself answers, chosen anew in each step; the other "
+        "completions are the teacher's or given (lambda of GKD, 2306.13649)",
     )
     round_steps: Annotated[int, OnlyWith("sampler", ("round",))] = Field(
         10, ge=2, description="rollout batches per round"
@@ -113,15 +113,15 @@ class RolloutSpec(Settings):
         0,
         ge=0,
         le=10_000,
-        description="rollout batches by which the weights that draw are older than the policy, as in asynchronous "
-        "training; the first batches are drawn from the starting weights. 0: the policy as it is",
+        description="rollout batches by which the sampling weights lag behind the policy, as in asynchronous training; "
+        "the first batches are sampled from the starting weights. 0: the current policy samples",
     )
     prompts_per_step: Annotated[int, Acts("draw", any_trainer=True)] = Field(
-        32, ge=1, le=1_000_000, description="prompts of a rollout batch"
+        32, ge=1, le=1_000_000, description="prompts per rollout batch"
     )
     samples_per_prompt: int = Field(8, ge=1, le=100_000, description="group size G")
     max_completion_tokens: Annotated[int, DECODES] = Field(
-        ge=1, le=10_000_000, description="a completion is cut here, and counts as truncated"
+        ge=1, le=10_000_000, description="a completion is truncated at this length"
     )
     staged: Staged = NotStaged()
     partial: Annotated[Partial, YOUNGER] = NotPartial()
@@ -129,18 +129,20 @@ class RolloutSpec(Settings):
         None,
         ge=1,
         le=1000,
-        description="turns of a completion in training, on a task with an environment; none = as many as the task "
-        "gives, which evaluation always does",
+        description="most turns of a completion in training, on a task with an environment; none = the task's number, "
+        "which evaluation always uses",
     )
     temperature: Annotated[float, Acts("draw", "train", "start")] = Field(
-        1.0, gt=0, description="temperature of sampling, and of both log-probs in the loss"
+        1.0, gt=0, description="sampling temperature, also applied to both log-probs in the loss"
     )
     top_p: Annotated[float, DECODES] = Field(
-        1.0, gt=0, le=1, description="always 1 in training, where the loss scores untruncated samples"
+        1.0, gt=0, le=1, description="must be 1 in training: the loss scores untruncated samples"
     )
-    top_k: Annotated[int, DECODES] = Field(0, ge=0, description="always 0, off, in training, as top_p is 1")
+    top_k: Annotated[int, DECODES] = Field(
+        0, ge=0, description=("must be 0 (off) in training, for the same reason as top_p")
+    )
     stop: Annotated[Listed[str], DECODES] = Field(
-        (), description="strings that end a completion, besides the end-of-sequence token"
+        (), description="strings that end a completion, in addition to the end-of-sequence token"
     )
 
     def absent_fields(self) -> list[str]:
@@ -162,7 +164,7 @@ class RolloutSpec(Settings):
             )
 
     def _slices_do_not_fit(self, slice_tokens: int, most: int) -> Iterator[str]:
-        # A limit of whole slices is reached at the end of a slice, never within one.
+        # If the limit is a whole number of slices, it is always reached at the end of a slice.
         if slice_tokens >= most or most % slice_tokens:
             yield (
                 f"partial.slice_tokens={slice_tokens} with max_completion_tokens={most}: a completion is made of whole "
@@ -183,41 +185,42 @@ class NoPairs(Settings):
 
 
 class PolicyPairs(Settings):
-    """Completions of one prompt, sampled as `rollout` says and ranked by their reward.
+    """Completions of one prompt, sampled as set in `rollout` and ranked by their reward.
 
-    Groups whose rewards are all equal give no pair.
+    Groups whose rewards are all equal give no pairs.
     """
 
     type: Literal["policy"] = "policy"
     pairing: Literal["best_worst", "all"] = Field(
         "best_worst",
-        description="best_worst: the best of a group against its worst, of equals those drawn first; all: every two "
-        "completions of unequal reward (with a reward of 0 or 1: every correct against every incorrect one)",
+        description="best_worst: the best completion of a group against its worst, the earlier sample if rewards are "
+        "equal; all: every two completions with unequal rewards (with a reward of 0 or 1: every correct against every "
+        "incorrect one)",
     )
     max_per_prompt: Annotated[int, OnlyWith("pairing", ("all",))] = Field(
-        8, ge=1, description="most pairs per prompt in a step; if there are more, some are drawn at random"
+        8, ge=1, description="most pairs per prompt in a step; if there are more, a random subset of this size"
     )
 
 
 class DatasetPairs(Settings):
-    """A fixed set of pairs. Nothing is generated in training."""
+    """A fixed set of pairs. No completions are sampled in training."""
 
     type: Literal["dataset"] = "dataset"
     data: Annotated[str, REFERS] = Field(
-        description="a JSONL file (also looked for in $BENCH_DATA), or hub:<id>[:<config>]@<revision>; "
-        "prompt, chosen, rejected as text or as messages"
+        description="a JSONL file (also searched for in $BENCH_DATA), or hub:<id>[:<config>]@<revision>; prompt, "
+        "chosen and rejected as text or as messages"
     )
     split: str = Field("train", description="split of a data set on the hub")
     pairs_per_step: int = Field(
-        32, ge=1, le=1_000_000, description="pairs drawn from the set for each step; each comes once per epoch"
+        32, ge=1, le=1_000_000, description="pairs taken from the set in each step; each pair is used once per epoch"
     )
     max_tokens: int = Field(
-        1024, ge=2, le=10_000_000, description="most tokens of a prompt with its completion; default: TRL"
+        1024, ge=2, le=10_000_000, description="most tokens of a prompt with its completion; the default is TRL's"
     )
     too_long: Literal["drop", "truncate"] = Field(
         "drop",
-        description="pairs with a side beyond max_tokens: drop them, or cut completions there; counted either way. A "
-        "pair whose prompt leaves no room is always dropped",
+        description="what happens to pairs with a side beyond max_tokens: drop the pair, or truncate the completion; "
+        "both are counted. A pair whose prompt leaves no room for a completion is always dropped",
     )
 
 

@@ -1,6 +1,6 @@
-"""The resolved run spec: every knob of one cell, with every default written out.
+"""The resolved run spec: every knob of one cell, with all defaults filled in.
 
-Dotted field names are the knobs.
+The dotted names of its fields are the names of the knobs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from harness.settings.marks import YOUNGER, Acts
 
 
 def _family(objective: object) -> str:
-    """Return the family of an objective: only preference objectives have a link."""
-    # pydantic calls this with a mapping from a document, and with an objective that was made before.
+    """Return the family of an objective: `preference` if it has a link, which only preference objectives have."""
+    # pydantic passes a mapping when it reads a document, or an existing objective.
     has_link = "link" in objective if isinstance(objective, dict) else isinstance(objective, PreferenceObjective)
     return "preference" if has_link else "policy_gradient"
 
@@ -44,10 +44,10 @@ OF_CELL = Acts("train", "evaluate", any_trainer=True)
 
 
 class RunSpec(Settings):
-    """Everything that one cell does."""
+    """All settings of one cell."""
 
     model: Annotated[ModelSpec, Acts("train", "start", any_trainer=True)]
-    # A teacher that only writes completions is not explained by any knob of the objective.
+    # No knob of the objective accounts for a teacher that only writes completions.
     teacher: Annotated[TeacherChoice, IfChosen("objective.distill.where"), OF_TRAINING] = NoTeacher()
     task: Annotated[TaskSpec, Acts("draw", any_trainer=True)]
     reward: Annotated[Reward, OF_DRAWING]
@@ -69,11 +69,11 @@ class RunSpec(Settings):
     budget: Annotated[BudgetSpec, OF_DRAWING] = BudgetSpec()
     checkpoint: Annotated[str | None, InWords(type=lambda: "null | model"), IfChosen(), OF_CELL] = Field(
         None,
-        description="a model that is evaluated as it is, without any training: a model.source, a model's folder, a "
-        "cell or one of its checkpoints; set `checkpoint` in the sweep",
+        description="a model that is evaluated without any training: a model.source, a model's folder, a cell or one "
+        "of its checkpoints; set `checkpoint` in the sweep",
     )
     seed: Annotated[int, InWords(default="one of the sweep's seeds"), OF_CELL] = Field(
-        ge=0, description="fixes all that is drawn at random in a cell; set `seeds` in the sweep, or --seeds"
+        ge=0, description="seed of all random choices in a cell; set `seeds` in the sweep, or --seeds"
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -81,15 +81,15 @@ class RunSpec(Settings):
 
     @property
     def checkpoint_folder(self) -> Path | None:
-        """The folder of a cell's checkpoint that is evaluated.
+        """The folder of the cell checkpoint that is evaluated.
 
-        None for a cell that trains, and for a model that is evaluated from its source.
+        None if the cell trains, or if the evaluated model comes from a model.source.
         """
         folder = Path(self.checkpoint or "")
         return folder if folder.is_absolute() else None
 
     def own_files(self) -> Iterator[str]:
-        """Yield tasks and templates of the user's own, named by a path that does not depend on the machine."""
+        """Yield the user's own task and template files that are named by a relative path without `..`."""
         for name in (self.task.train, *self.eval.tasks, *self.templates):
             file = without_family(name)
             path = Path(file)
@@ -98,12 +98,11 @@ class RunSpec(Settings):
 
     @property
     def scorer_templates(self) -> dict[str, str]:
-        """The templates with which models are asked to score completions, by their names in the training hash."""
+        """The prompt templates of the models that score completions, by their names in the training hash."""
         return {name: template for part in self.reward.scored for name, template in part.templates(self).items()}
 
     @property
     def templates(self) -> list[str]:
-        """The names of all prompt templates that this spec uses."""
         teacher = self.teacher
         others = [] if teacher.type == "none" or teacher.template is None else [teacher.template]
         others += self.scorer_templates.values()
@@ -112,96 +111,93 @@ class RunSpec(Settings):
 
     @property
     def cold_starts(self) -> list[SupervisedColdStart]:
-        """The cold starts of the policy and of its teacher."""
+        """The supervised cold starts of the policy and of its teacher."""
         of_teacher = [] if self.teacher.type == "none" else [self.teacher.cold_start]
         return [recipe for recipe in (self.model.cold_start, *of_teacher) if recipe.type == "sft"]
 
     @property
     def training_steps(self) -> int:
-        """The most steps that a cell trains for; 0 if a checkpoint is evaluated."""
+        """The most steps that a cell trains for, or 0 if it evaluates a checkpoint."""
         return 0 if self.checkpoint else self.train.steps
 
     @property
     def distils(self) -> Literal["none", "reward", "loss"]:
-        """Where the teacher's distribution enters the objective."""
+        """Where the teacher's distribution enters the objective, or "none" if it does not."""
         return self.objective.distill.where if isinstance(self.objective, Objective) else "none"
 
     @property
     def model_teacher(self) -> ModelTeacher:
-        """The teacher of a cell. Raises TypeError if it has none."""
+        """The teacher of the cell. Raises TypeError if the cell has none."""
         if not isinstance(self.teacher, ModelTeacher):
             raise TypeError("no teacher: nothing is distilled")
         return self.teacher
 
     @property
     def start_teaches(self) -> bool:
-        """True if the teacher is the starting policy, which needs no weights of its own."""
+        """Whether the teacher is the starting policy, so that it needs no weights of its own."""
         teacher = self.teacher
         return teacher.type == "model" and teacher.source is None and teacher.cold_start.type == "none"
 
     @property
     def teacher_template(self) -> str:
-        """The prompt template of the teacher. Raises TypeError without a teacher."""
+        """The prompt template of the teacher. Raises TypeError if the cell has no teacher."""
         return self.model_teacher.template or self.task.template
 
     @property
     def policy_gradient(self) -> Objective:
-        """The objective of a cell that learns from rewards. Raises TypeError for one that learns from pairs."""
+        """The objective of a cell that is trained on rewards. Raises TypeError if the cell is trained on pairs."""
         if not isinstance(self.objective, Objective):
             raise TypeError("a preference objective where a policy-gradient objective is needed")
         return self.objective
 
     @property
     def preference(self) -> PreferenceObjective:
-        """The objective of a cell that learns from pairs. Raises TypeError for one that learns from rewards."""
+        """The objective of a cell that is trained on pairs. Raises TypeError if the cell is trained on rewards."""
         if isinstance(self.objective, Objective):
             raise TypeError("a policy-gradient objective where a preference objective is needed")
         return self.objective
 
     @property
     def environment(self) -> Environment | None:
-        """The environment that answers the turns of completions in training; None if completions have one turn."""
+        """The environment that answers the turns of completions in training, or None if completions have one turn."""
         environment, max_turns = get_task(self.task.train).environment, self.rollout.max_turns
         return environment if environment is None or max_turns is None else replace(environment, max_turns=max_turns)
 
     @property
     def rollout_grader(self) -> str:
-        """The grader of completions sampled in training. Raises TypeError without one: nothing needs grading then."""
+        """The grader of completions sampled in training. Raises TypeError if there is none."""
         if self.reward.grader is None:
             raise TypeError("no grader: nothing is drawn in training that it could grade")
         return self.reward.grader
 
     @property
     def judges(self) -> list[Asking]:
-        """The judges that a cell asks and that have files: graders that ask a model, and those of reward parts."""
+        """The file-based judges that a cell asks, as graders or for reward parts."""
         of_parts = [] if self.checkpoint else self.reward.asked_judges.values()
         return [judge for judge in (*map(judge_of, self.graders), *of_parts) if judge is not None]
 
     @property
     def runs_code(self) -> bool:
-        """True if a cell runs programs that the policy writes."""
         return any(map(runs_code, self.graders))
 
     @property
     def graders(self) -> dict[str | None, None]:
-        """The graders that a cell uses, each once."""
+        """The graders that the cell uses, each once. They are the keys; all values are None."""
         return dict.fromkeys([self.eval.grader] if self.checkpoint else [self.reward.grader, self.eval.grader])
 
     @property
     def optimizer_steps_per_rollout(self) -> int:
-        """Optimiser steps on each rollout batch."""
         return self.train.updates_per_rollout * self.train.epochs
 
 
 _SHOWN = 3
-"""The most fields that the message names."""
 
 
 def recorded_spec(cell: CellRecord) -> RunSpec:
-    """Return the spec under which a recorded cell was run.
+    """Return the spec with which a recorded cell was run.
 
-    Raises DamagedRecordError without a spec.json. Raises RefusedError for one whose fields this version does not know,
-    and for an imported cell, which has another tool's settings.
+    Raises DamagedRecordError if spec.json is missing or damaged. Raises RefusedError if this version of bench does not
+    know its fields, or if the cell was imported, because its settings are then those of another tool.
     """
     from pydantic import ValidationError
 

@@ -1,7 +1,8 @@
-"""Reward parts that pay for what a model beside the policy says of completions, such as a reward model or a judge.
+"""Reward parts for which a model other than the policy scores completions, such as a reward model or a judge.
 
-Planning asks such a part what it cannot do, what it refers to and what it holds in memory. The stage that it names
-makes the model, checks data and contexts, and loads it for a cell (`harness.run.stages.Stage`).
+Before training, planning asks such a part what it cannot do, what it refers to and what it holds in memory. The stage
+that the part names creates the model, checks data and contexts, and loads the model for a cell
+(`harness.run.stages.Stage`).
 """
 
 from __future__ import annotations
@@ -19,29 +20,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldModel:
-    """A frozen model of the policy's shape that a cell holds, for the estimate of its memory."""
+    """A frozen model, of the same size as the policy, that a cell holds; used to estimate the cell's memory."""
 
     name: str
     in_float32: bool = False
-    """False if it has the policy's dtype."""
+    """Whether the model is in float32. Otherwise it has the policy's dtype."""
     phase: str = ""
-    """The cell's activity while the model samples; "" if it samples nothing."""
+    """The cell's activity while this model samples, or "" if it does not sample."""
     samples: int = 0
-    """The number of its completions in one step."""
+    """The number of completions that it samples in one step."""
     tokens: int = 0
-    """The length of each, with what its prompt has besides an ordinary prompt."""
+    """The most tokens of each completion, plus the tokens that its prompt has beyond an ordinary prompt."""
 
 
 class ScoredPart(RewardPart):
-    """A part for which a model scores the completions of each step; the scores are in `Attempt.scores` by its name.
+    """A part for which a model scores the completions of each step.
 
-    Another part may read them too: it names this one as `scores_of`.
+    The scores are in `Attempt.scores` under the part's name. Another part can use them by naming this part as its
+    `scores_of`.
     """
 
     noun: ClassVar[str] = ""
-    """The model in messages, with its article."""
+    """The model's name in messages, with its article."""
     stage: ClassVar[str] = ""
-    """The stage that makes the model, and loads it for a cell."""
+    """The stage that creates the model and loads it for a cell."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
@@ -50,21 +52,21 @@ class ScoredPart(RewardPart):
             cls.scores_of = cls
 
     def problems(self, spec: RunSpec) -> Iterator[str]:
-        """Yield what of a spec the model cannot do, for messages before anything trains."""
+        """Yield the settings of a spec that the model does not support, as messages to show before training."""
         yield from ()
 
     def asks(self) -> dict[str, Asking]:
-        """Map the knobs that name the file of a judge to the judge that is asked."""
+        """Map each knob that names a judge's file to that judge."""
         return {}
 
     def templates(self, spec: RunSpec) -> dict[str, str]:
-        """Map the names under which the training hash knows the model's prompt templates to these templates."""
+        """Map the names in the training hash to the model's prompt templates."""
         return {}
 
     def held(self, spec: RunSpec) -> HeldModel | None:
-        """Return the model that a cell holds, or None if it holds none."""
+        """Return the model that a cell holds in memory, or None if it holds none."""
         return None
 
     def cannot_act(self, a: RunSpec, b: RunSpec) -> dict[str, str]:
-        """Map knobs of the part in which two arms may differ without effect to the reason."""
+        """Map each knob of this part that cannot have an effect in arms `a` and `b` to the reason."""
         return {}

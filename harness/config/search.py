@@ -1,4 +1,4 @@
-"""The sections `search:` and `tune:` of a sweep file: searched knobs with their ranges, objectives, budget."""
+"""The sections `search:` and `tune:` of a sweep file: searched knobs with their ranges, objectives and budget."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ GENERATED_TOKENS = "generated_tokens"
 
 
 class KnobRange(Settings):
-    """Where one knob is searched: exactly one of float, int, log and categorical."""
+    """The range of one searched knob: exactly one of float, int, log and categorical."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     float_: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
-        None, alias="float", description="[low, high], drawn evenly"
+        None, alias="float", description="[low, high], sampled uniformly"
     )
     int_: Annotated[tuple[int, int], Field(strict=False)] | None = Field(
         None, alias="int", description="[low, high], both included"
     )
     log: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
-        None, description="[low, high], drawn evenly in its logarithm"
+        None, description="[low, high], sampled uniformly in the logarithm"
     )
     categorical: Listed[Scalar] | None = Field(None, max_length=1000, description="values without an order")
-    step: float | None = Field(None, gt=0, description="for float and int: only low, low + step, ...")
+    step: float | None = Field(None, gt=0, description="for float and int: restrict the values to low, low + step, ...")
     when: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(
-        {}, description="conditional: drawn only where each of these knobs has one of its values"
+        {}, description="condition: the knob is sampled only if each of these knobs has one of its listed values"
     )
 
     @model_validator(mode="after")
@@ -51,7 +51,7 @@ class KnobRange(Settings):
         if self.kind == "categorical":
             choices = self.choices
             for one, other in combinations(choices, 2):
-                # 1 and 1.0 are equal to a knob. That a file writes them in two ways deserves a message of its own.
+                # A knob treats 1 and 1.0 as equal. A file that lists both gets a message of its own.
                 if same(one, other) and type(one) is not type(other):
                     raise InvalidError("config.choices_are_one_value", first=one, second=other)
             if len(choices) < 2 or any(same(one, other) for one, other in combinations(choices, 2)):
@@ -75,8 +75,8 @@ class KnobRange(Settings):
                 raise InvalidError("config.step_too_large", step=self.step, width=high - low)
             if self.kind == "int" and self.step != int(self.step):
                 raise InvalidError("config.step_of_int_not_whole", step=self.step)
-            # Optuna would replace the high end by the last step, so the range would not be the one that the file
-            # states.
+            # If the steps miss the high end, Optuna replaces it by the last step, so the range would not be the stated
+            # one.
             if not self.holds(high):
                 last = low + self.step * math.floor((high - low) / self.step)
                 raise InvalidError(
@@ -89,43 +89,42 @@ class KnobRange(Settings):
 
     @property
     def kind(self) -> Kind:
-        """The one of the four ranges that is set."""
+        """Which of the four kinds of range is set."""
         kinds: tuple[Kind, ...] = ("float", "int", "log", "categorical")
         return next(kind for kind in kinds if self._of(kind) is not None)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Low and high of a numeric range."""
         given = self.float_ or self.int_ or self.log
         assert given is not None
         return given
 
     @property
     def choices(self) -> tuple[Scalar, ...]:
-        """The values of a categorical range; () for other ranges."""
+        """The values of a categorical range, or () for other ranges."""
         return self.categorical or ()
 
     @property
     def corners(self) -> tuple[Scalar, ...]:
-        """Values that represent the range where it is tried out: its ends, or all choices."""
+        """Values that represent the range in a trial check: its two ends, or all choices."""
         return self.choices or self.bounds
 
     def holds(self, value: object) -> bool:
-        """Return whether the range could yield a value."""
+        """Return whether a search could sample this value from the range."""
         if self.kind == "categorical":
             return any(same(choice, value) for choice in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         low, high = self.bounds
         step = self.step or (1 if self.kind == "int" else None)
-        # A decimal step such as 0.1 has no exact binary form, so a whole number of steps is compared with a tolerance.
+        # A decimal step such as 0.1 has no exact binary form, so the number of steps is compared with a tolerance.
         steps = (value - low) / step if step else 0.0
         return low <= value <= high and math.isclose(steps, round(steps), abs_tol=1e-9)
 
     def as_drawn(self, value: object) -> Scalar:
         """Return a value of the range in the form in which a search would sample it.
 
-        For a knob whose choices are [0.7, 1], that is 1 for 1.0.
+        For example, if the choices are [0.7, 1], the form of 1.0 is 1.
         """
         if self.kind == "categorical":
             return next(choice for choice in self.choices if same(choice, value))
@@ -134,31 +133,33 @@ class KnobRange(Settings):
 
 
 class SearchBudget(Settings):
-    """The search ends when the first of these is used up."""
+    """The limits of a search. It ends when the first of them is reached."""
 
     trials: int | None = Field(
-        None, ge=1, le=1_000_000, description="finished trials, whatever their outcome; --trials overrides it"
+        None, ge=1, le=1_000_000, description="most finished trials, whatever their outcome; --trials overrides it"
     )
-    tokens: int | None = Field(None, ge=1, description="tokens generated in training, over all trials")
-    hours: float | None = Field(None, gt=0, le=1_000_000, description="hours that trials ran, summed over all workers")
+    tokens: int | None = Field(None, ge=1, description="most tokens generated in training, over all trials")
+    hours: float | None = Field(
+        None, gt=0, le=1_000_000, description=("most hours of running trials, summed over all workers")
+    )
 
 
 class SearchSampler(Settings):
-    """Optuna's sampler by name; options are the arguments of its class."""
+    """Optuna's sampler by name. `options` are the arguments of its class."""
 
     type: Literal["tpe", "gp", "random", "qmc", "nsga2"] = "tpe"
     seed: int = Field(0, ge=0)
-    options: dict[str, object] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
+    options: dict[str, object] = Field({}, description="arguments of the class, e.g. {n_startup_trials: 5}")
 
 
 class Pruner(Settings):
-    """Optuna's pruner by name; options are the arguments of its class.
+    """Optuna's pruner by name. `options` are the arguments of its class.
 
-    median and asha look at the evaluations along training, wilcoxon at the final scores seed by seed.
+    median and asha use the evaluations during training, wilcoxon the final scores of each seed.
     """
 
     type: Literal["none", "median", "asha", "wilcoxon"] = "none"
-    options: dict[str, object] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
+    options: dict[str, object] = Field({}, description="arguments of the class, e.g. {n_startup_trials: 5}")
 
 
 def _known_knobs(knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
@@ -187,7 +188,7 @@ def _conditions_name_searched_knobs(knobs: dict[str, KnobRange]) -> dict[str, Kn
 
 
 def _in_order(knobs: dict[str, KnobRange]) -> list[str]:
-    """Return the knobs, each after those that its condition names. Raises ValueError for circular conditions."""
+    """Return the knobs, each after the knobs in its condition. Raises ValueError if conditions are circular."""
     order: list[str] = []
     while len(order) < len(knobs):
         free = [k for k, r in knobs.items() if k not in order and set(r.when) <= set(order)]
@@ -204,19 +205,18 @@ SearchedKnobs = Annotated[
     AfterValidator(_known_knobs),
     AfterValidator(_conditions_name_searched_knobs),
 ]
-"""Knob -> its range."""
 
 
 class Search(Settings):
-    """What is searched for among settings of the base."""
+    """A search for the best settings, as variations of the sweep's base."""
 
-    knobs: SearchedKnobs = Field(description="knob -> its range")
+    knobs: SearchedKnobs = Field(description="maps each knob to its range")
     objectives: Listed[str] = Field(
         ("eval.final.pass@1",),
         min_length=1,
         max_length=2,
-        description="one, or accuracy and tokens: eval.final.[<task>.]<metric>, eval.final.[<task>.]mean_tokens, "
-        "generated_tokens",
+        description="one metric of accuracy, or a metric of accuracy and then one of tokens: "
+        "eval.final.[<task>.]<metric>, eval.final.[<task>.]mean_tokens, generated_tokens",
     )
     budget: SearchBudget = SearchBudget()
     sampler: SearchSampler = SearchSampler()
@@ -239,34 +239,36 @@ class Search(Settings):
             )
 
     def ordered(self) -> list[str]:
-        """Return the knobs, each after those that its condition names."""
+        """Return the knobs, each after the knobs in its condition."""
         return _in_order(self.knobs)
 
     def is_drawn(self, knob: str, values: Mapping[str, object]) -> bool:
-        """Return whether a knob's condition holds.
-
-        values: of the knobs before it, those that were sampled.
-        """
+        """Return whether a knob's condition holds. values: the sampled values of the knobs before it."""
         return all(
-            # A parent that was not sampled itself does not exist at this point, so its value in the base cannot satisfy
-            # a condition.
+            # A parent that was not sampled does not exist at this point. Its value in the base cannot satisfy a
+            # condition.
             parent in values and any(same(values[parent], value) for value in allowed)
             for parent, allowed in self.knobs[knob].when.items()
         )
 
 
 TUNING_SEED = 1_000_000
-"""The first seed of trials that tune an arm. Verdicts use seeds below it, so that the two never meet."""
+"""The first seed of trials that tune an arm. Verdicts use smaller seeds, so that no seed is used for both."""
 _AMOUNTS = ("budget.", "train.steps")
-"""Prefixes of knobs that set how much is trained."""
+"""Prefixes of knobs that set the amount of training."""
 
 
 class Tune(Settings):
-    """Each arm at its best: every arm is searched with the same budget before arms are compared."""
+    """Tuning: each arm is searched with the same budget, and arms are compared at their best settings."""
 
-    per_arm: SearchedKnobs = Field(description="knob -> its range; each arm is searched separately for its best values")
+    per_arm: SearchedKnobs = Field(
+        description=("maps each knob to its range; each arm is searched separately for its best values")
+    )
     trials: int = Field(
-        8, ge=2, le=1_000_000, description="trials per arm; the first is the untuned arm, if it lies in the ranges"
+        8,
+        ge=2,
+        le=1_000_000,
+        description=("trials per arm; the first trial is the untuned arm, if its values lie in the ranges"),
     )
     seeds: int = Field(
         3,
@@ -285,14 +287,13 @@ class Tune(Settings):
 
     @property
     def seed_list(self) -> list[int]:
-        """The seeds of every trial."""
         return [TUNING_SEED + i for i in range(self.seeds)]
 
     def search(self, metric: str) -> Search:
-        """Return the search within one arm, for the metric that arms are compared by.
+        """Return the search within one arm, whose objective is the metric by which arms are compared.
 
-        The first samples are the same in every arm. The rest comes from a Gaussian process that learns from them, which
-        finds the peak of a knob in few trials.
+        The first samples are the same in every arm. The later ones come from a Gaussian process fitted to the trials so
+        far, which finds the peak of a knob in few trials.
         """
         return Search(
             knobs=self.per_arm,
@@ -303,12 +304,12 @@ class Tune(Settings):
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two values are equal to a knob: 1 and 1.0 are, but 1 and true are not."""
+    """Return whether a knob treats two values as equal. 1 and 1.0 are equal, but 1 and true are not."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def direction(objective: str) -> Literal["maximize", "minimize"]:
-    """Return the direction of an objective, by its name. Raises UnknownNameError for an unknown metric."""
+    """Return whether an objective is maximised or minimised. Raises UnknownNameError for an unknown metric."""
     if objective == GENERATED_TOKENS or find_metric(objective.rpartition(".")[2]).better == "less":
         return "minimize"
     return "maximize"

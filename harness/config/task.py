@@ -1,6 +1,6 @@
 """The sections `task` and `eval` of a run spec.
 
-`task`: the prompts of training and their order. `eval`: the one frozen evaluation of all arms.
+`task`: the prompts of training and their order. `eval`: the evaluation, which is the same for all arms.
 """
 
 from __future__ import annotations
@@ -21,25 +21,31 @@ Order = Literal["uniform", "curriculum", "prioritised"]
 
 
 class NoFilter(Settings):
-    """Every prompt takes part."""
+    """All prompts are used."""
 
     type: Literal["none"] = "none"
 
 
 class PassRateFilter(Settings):
-    """Only prompts that the starting weights solve neither too rarely nor too often.
+    """Only prompts that the starting weights solve neither too rarely nor too often are used.
 
-    Pass rates are measured once, with the noise of no cell's seed, and shared by all arms and seeds.
+    Pass rates are measured once, with noise that depends on no cell's seed, and shared by all arms and seeds.
 
     Kimi k1.5 (2501.12599, section 2.1) drops prompts that any of 8 guesses solves: samples 8, lowest 0, highest 0.
     """
 
     type: Literal["pass_rate"] = "pass_rate"
-    samples: int = Field(8, ge=1, le=100_000, description="samples per prompt, drawn as in training")
-    lowest: float = Field(0.01, ge=0, le=1, description="pass rate; default: drop prompts that no sample solves")
-    highest: float = Field(0.99, ge=0, le=1, description="pass rate; default: drop prompts that every sample solves")
+    samples: int = Field(8, ge=1, le=100_000, description="samples per prompt, sampled as in training")
+    lowest: float = Field(
+        0.01, ge=0, le=1, description=("lowest pass rate to keep; the default drops prompts that no sample solves")
+    )
+    highest: float = Field(
+        0.99, ge=0, le=1, description=("highest pass rate to keep; the default drops prompts that every sample solves")
+    )
     problems: int | None = Field(
-        None, ge=1, description="measure at most this many, the same for all seeds, and drop the others; none = all"
+        None,
+        ge=1,
+        description=("measure at most this many prompts, the same for all seeds, and drop the rest; none = all"),
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -50,7 +56,7 @@ class PassRateFilter(Settings):
             )
 
     def keeps(self, correct: int) -> bool:
-        """Return whether a prompt with this many correct samples stays."""
+        """Return whether a prompt with this number of correct samples is kept."""
         return self.lowest <= correct / self.samples <= self.highest
 
 
@@ -58,35 +64,36 @@ Filter = Annotated[NoFilter | PassRateFilter, Field(discriminator="type")]
 
 
 class TaskSpec(Settings):
-    train: TaskName = Field(description="task whose train split gives the prompts")
+    train: TaskName = Field(description="task whose train split supplies the prompts")
     template: Annotated[TemplateName, FromTask(), Acts("draw", "start", any_trainer=True)] = Field(
-        description="prompt template in training, or the path of one of your own (YAML)"
+        description="prompt template in training, or the path of your own template (YAML)"
     )
     order: Order = Field(
         "uniform",
-        description="uniform: every prompt once an epoch, reshuffled each epoch; curriculum: from easy to hard by the "
-        "problems' difficulty; prioritised: by 1 - the success rate so far (Kimi k1.5, 2501.12599, section 2.3.4)",
+        description="uniform: every prompt once per epoch, reshuffled each epoch; curriculum: from easy to hard by the "
+        "problems' difficulty; prioritised: with weight 1 - the success rate so far (Kimi "
+        "k1.5, 2501.12599, section 2.3.4)",
     )
     filter: Filter = NoFilter()
     pool: int | None = Field(
         None,
         ge=1,
-        description="train on this many of the prompts that the filter leaves, drawn by the seed; a larger pool holds "
-        "the smaller one; none = all",
+        description="train on this many of the prompts that pass the filter, chosen by the seed; a larger pool "
+        "contains every smaller one; none = all",
     )
     direct_frac: Annotated[float, YOUNGER] = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of the prompts that ask for the answer at once, drawn by the seed in each step; the others "
-        "ask for steps; `template` must have modes",
+        description="share of the prompts that ask for the answer at once, chosen by the seed in each step; the other "
+        "prompts ask for steps; `template` must have modes",
     )
     retire_at: Annotated[float | None, YOUNGER] = Field(
         None,
         gt=0,
         le=1,
-        description="a prompt never comes again once this share of its completions in a step is correct (ScaleRL's no "
-        "positive resampling, 2510.13786: 0.9), but a step's worth of prompts stays; none = never",
+        description="a prompt is retired once this share of its completions in a step is correct (no positive "
+        "resampling in ScaleRL, 2510.13786: 0.9), as long as enough prompts for one step remain; none = never",
     )
 
     def contradictions(self) -> Iterator[str]:
@@ -103,62 +110,60 @@ class TaskSpec(Settings):
 
 
 def _not_none(grader: object) -> object:
-    """Refuse a missing grader with the remedy, before the type would refuse it without one."""
+    """Return the grader; raise an error with the remedy if it is None, which the type would refuse without a remedy."""
     if grader is None:
         raise InvalidError("config.first_task_without_grader")
     return grader
 
 
 WATCHES = Acts("train", any_trainer=True)
-"""Acts on how often training is watched. Noise is keyed, so watching changes no weight and no final score."""
+"""Determines how often training is evaluated. Noise is keyed, so this changes no weight and no final score."""
 
 
 class EvalSpec(Settings):
     tasks: Annotated[Listed[TaskName], FromTask(default="[task.train]")] = Field(
-        min_length=1, max_length=100, description="held-out tasks; the first is the compared one"
+        min_length=1, max_length=100, description="held-out tasks; arms are compared on the first"
     )
-    problems: int | None = Field(None, ge=1, description="the first this many problems of each task; none = all")
+    problems: int | None = Field(None, ge=1, description="use the first this many problems of each task; none = all")
     template: Annotated[TemplateName, FromTask()] = Field(
-        description="prompt template in evaluation, or the path of one of your own (YAML)"
+        description="prompt template in evaluation, or the path of your own template (YAML)"
     )
     every: Annotated[int, WATCHES] = Field(
-        0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one"
+        0, ge=0, description="steps between the evaluations of the learning curve; 0 = only the final evaluation"
     )
     samples: int = Field(
-        16, ge=1, le=100_000, description="samples per problem in the final evaluation; greedy decoding draws one"
+        16, ge=1, le=100_000, description="samples per problem in the final evaluation; greedy decoding takes one"
     )
     curve_samples: Annotated[int, WATCHES] = Field(
-        4, ge=1, le=100_000, description="samples per problem in the evaluations along the curve"
+        4, ge=1, le=100_000, description="samples per problem in each evaluation of the learning curve"
     )
     k: Annotated[Listed[int], InWords(default="powers of 2 up to eval.samples")] = Field(
-        min_length=1, max_length=100, description="k of pass@k; at most eval.samples"
+        min_length=1, max_length=100, description="values of k in pass@k; each is at most eval.samples"
     )
     temperature: float = Field(1.0, ge=0, description="0 = greedy")
-    top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling: the share of probability kept; 1 = off")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling: the probability mass that is kept; 1 = off")
     top_k: int = Field(0, ge=0, description="0 = off")
-    max_completion_tokens: int = Field(
-        ge=1, le=10_000_000, description="a completion is cut here, and counts as truncated"
-    )
+    max_completion_tokens: int = Field(ge=1, le=10_000_000, description="a completion is truncated at this length")
     stop: Annotated[Listed[str], YOUNGER] = Field(
-        (), description="strings that end a completion, besides the template's and the end token"
+        (), description="strings that end a completion, in addition to the template's and the end-of-sequence token"
     )
     grader: Annotated[GraderName, BeforeValidator(_not_none), FromTask()] = Field(
-        description="what compares answers with references"
+        description="what compares answers with reference answers"
     )
 
     @property
     def is_greedy(self) -> bool:
-        """True if decoding is greedy.
+        """Whether decoding is greedy.
 
-        Then all samples of a problem are equal, and only one is taken, whatever `samples` and `curve_samples` are.
+        If so, all samples of a problem are equal, and only one is taken, whatever `samples` and `curve_samples` are.
         """
         return self.temperature == 0
 
     @property
     def longest_completion_tokens(self) -> int:
-        """The most tokens of a sample of any task.
+        """The most tokens that a sample of any task can have.
 
-        After thinking that was truncated at its budget, the answer has a limit of its own.
+        If thinking is truncated at its budget, the answer after it has its own limit.
         """
         return self.max_completion_tokens + max(get_task(name).thinking_budget_tokens or 0 for name in self.tasks)
 

@@ -1,7 +1,7 @@
-"""The section `trainer`: who trains a cell, bench or a program of the user's own, and which knobs such a program reads.
+"""The section `trainer`: whether bench or a program of the user trains a cell, and which knobs the program reads.
 
-A trainer is a module of `harness/trainers/`, or a plug-in. At its top level it has a `Trainer` whose `type` has a
-default, the name that `trainer.type` gives it. Its other fields are knobs.
+A trainer is a module of `harness/trainers/`, or a plug-in. At its top level it defines a `Trainer` whose `type` has a
+default, which is its name in `trainer.type`. Its other fields are knobs.
 """
 
 from __future__ import annotations
@@ -21,38 +21,44 @@ if TYPE_CHECKING:
 
 BENCH = "bench"
 OPEN = ("trainer.args.", "trainer.env.", "trainer.metrics.")
-"""Prefixes below which the user chooses the names; each is a knob."""
+"""Prefixes of knobs whose names the user chooses."""
 MOST_PROMPTS = 10_000_000
-"""The most prompts of a cell, since they are written into a file before its program starts."""
+"""The most prompts of a cell. All of them are written to a file before an outside program starts."""
 
 
 class Trainer(Settings):
-    """Who trains a cell."""
+    """Who trains a cell: bench or a program."""
 
     type: str
 
     def reads(self, knob: str) -> bool:
-        """Return whether it reads a knob of the spec that not every trainer reads (`Acts.any_trainer`)."""
+        """Return whether this trainer reads a knob that some trainers do not read (`Acts.any_trainer` is False)."""
         return True
 
 
 class OutsideTrainer(Trainer):
-    """A program that trains by the contract of `harness.trainers.contract`. A subclass says how it is started."""
+    """A program that trains under the contract of `harness.trainers.contract`. Subclasses define how it is started."""
 
     args: Annotated[dict[str, object], InWords(type=lambda: "name -> value")] = Field(
-        {}, description="settings of the program's own, handed over in its config file; each is a knob"
+        {}, description="the program's own settings, passed in its config file; each is a knob"
     )
     env: dict[str, str] = Field(
-        {}, description="environment variables on top of those of bench; recorded, so no place for secrets"
+        {},
+        description="environment variables to set in addition to those of bench; they are recorded, so they must not "
+        "contain secrets",
     )
     metrics: Annotated[dict[str, str], NOT_HASHED] = Field(
-        {}, description="column of steps.jsonl -> the program's name for it; other metrics become program/<name>"
+        {},
+        description="maps columns of steps.jsonl to the program's names for them; other metrics become program/<name>",
     )
     timeout_h: Annotated[float | None, NOT_HASHED] = Field(
-        None, gt=0, le=1e5, description="hours after which a start of the program is stopped; none = no limit"
+        None,
+        gt=0,
+        le=1e5,
+        description=("hours after which the program is stopped, counted from each start; none = no limit"),
     )
     silence_min: Annotated[float, NOT_HASHED] = Field(
-        30.0, gt=0, le=1e5, description="minutes without a row or a line of output after which it is stopped"
+        30.0, gt=0, le=1e5, description="minutes without a row or a line of output after which the program is stopped"
     )
 
     @field_validator("args")
@@ -64,38 +70,41 @@ class OutsideTrainer(Trainer):
         return args
 
     def knobs_read(self) -> Sequence[str]:
-        """Return the knobs or sections that this program reads, besides those handed to every program."""
+        """Return the knobs or sections that this program reads, in addition to those passed to every program."""
         raise NotImplementedError
 
     def argv(self, config: str, output: str, seed: int) -> list[str]:
-        """Return the command line, word by word. config, output: paths."""
+        """Return the command line as a list of words.
+
+        config: the path of the config file.
+        output: the path of the output folder.
+        """
         raise NotImplementedError
 
     def sources(self) -> list[UserModule]:
-        """Return the program's files, as they are now. Raises RefusedError for a missing one."""
+        """Return the program's files in their present state. Raises RefusedError if one is missing."""
         return []
 
     def folder(self) -> str | None:
-        """Return the folder in which the program is started; None: the one in which bench was started."""
+        """Return the folder in which the program is started, or None for the folder in which bench was started."""
         return None
 
     def environment(self) -> dict[str, str]:
-        """Return environment variables to set on top of bench's own."""
+        """Return the environment variables to set in addition to those of bench."""
         return self.env
 
     def arguments(self, spec: RunSpec) -> dict[str, object]:
-        """Return the `args` of its config file."""
         return dict(self.args)
 
     def columns(self, spec: RunSpec) -> dict[str, str]:
-        """Map columns of steps.jsonl to the program's names for them."""
+        """Return the program's names for columns of steps.jsonl, by column."""
         return self.metrics
 
     def require_installed(self) -> None:
-        """Raise RefusedError if something besides the command is missing on this machine."""
+        """Raise RefusedError if anything but the command is missing on this machine."""
 
     def problems(self, spec: RunSpec) -> Iterator[str]:
-        """Yield what else of a spec it cannot do, for messages before anything trains."""
+        """Yield further settings of a spec that the program does not support, as messages to show before training."""
         yield from ()
 
     def reads(self, knob: str) -> bool:
@@ -128,12 +137,11 @@ TRAINERS: Kind[type[Trainer]] = Kind(
 
 
 TrainerChoice = Annotated[Trainer, OneOf(TRAINERS), InWords(default=BENCH)]
-"""The type of the field in a spec."""
 BY_BENCH = Field({"type": BENCH}, validate_default=True)
 
 
 def hands_over_pairs(spec: RunSpec) -> bool:
-    """Return whether bench gives pairs to the program that trains the cell."""
+    """Return whether bench passes pairs to the program that trains the cell."""
     return spec.pairs.type != "none" and spec.trainer.reads("pairs.type")
 
 
@@ -143,7 +151,7 @@ def is_open(knob: str) -> bool:
 
 
 def trainer_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield what bench does in training only if it trains itself."""
+    """Yield the settings that work only if bench itself trains."""
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return
@@ -156,7 +164,7 @@ def trainer_problems(spec: RunSpec) -> Iterator[str]:
         )
     feedback = {"task.order=prioritised": spec.task.order == "prioritised"}
     feedback["task.retire_at"] = spec.task.retire_at is not None
-    # Such a budget makes progress depend on the tokens generated so far, and the curriculum's window follows progress.
+    # With such a budget, progress depends on the tokens generated so far, and the curriculum's window follows progress.
     feedback["task.order=curriculum with a budget of tokens"] = spec.task.order == "curriculum" and bool(
         budget.tokens or budget.trained_tokens
     )

@@ -1,1 +1,1 @@
-"""`bench eval`: any model on any task, sample by sample, each recorded once."""
+"""`bench eval`: evaluate any model on any task. Each sample is recorded once."""

@@ -1,4 +1,4 @@
-"""The way from a user's request to evaluations: a convention, changes to it, and each task's own requirements."""
+"""From a request to evaluations: a convention, the user's changes to it, and the requirements of each task."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from harness.plan.subject import Subject
 from harness.sampling.conditions import Conditions
 
 OWN_PRESET = "cell"
-"""The preset that is a cell's own evaluation: its `eval` section, with its seed."""
+"""The preset for a cell's own evaluation: its `eval` section, with its seed."""
 
 
 def own_spec(subject: Subject) -> RunSpec:
-    """Return the spec of the cell that is evaluated. Raises RefusedError if the subject is no cell."""
+    """Return the spec of the cell that is evaluated. Raises RefusedError if the subject is not a cell."""
     if subject.cell is None:
         raise RefusedError("evaluate.preset_without_cell", preset=OWN_PRESET, subject=subject.label)
     return recorded_spec(subject.cell)
@@ -33,35 +33,32 @@ def own_spec(subject: Subject) -> RunSpec:
 
 @dataclass(frozen=True)
 class Convention:
-    """How our tasks are sampled, graded and scored."""
-
     temperature: float
     top_p: float
     max_completion_tokens: int
     samples: int = 1
-    """Samples per problem, unless `samples_by_task` names the task."""
+    """Samples per problem for tasks that are not in `samples_by_task`."""
     samples_by_task: Mapping[str, int] = field(default_factory=dict, hash=False)
     seed: int = 0
     top_k: int = 0
     stop: tuple[str, ...] = ()
     template: str | None = None
-    """None for each task's own."""
+    """None for each task's own template."""
     grader: str | None = None
-    """None for each task's own."""
+    """None for each task's own grader."""
     ks: Sequence[int] | None = None
-    """None for 1, 2, 4, ..."""
+    """The values of k in pass@k; None for 1, 2, 4, ..."""
     problems: int | None = None
-    """None for all."""
+    """The number of problems per task; None for all."""
     fits_context: bool = True
-    """As in `Conditions`."""
     asked: frozenset[str] = frozenset()
-    """The fields that a user changed. A remark names those without effect."""
+    """The fields that the user changed. A remark names those that have no effect."""
 
     @classmethod
     def named(cls, name: str, subject: Subject) -> Convention:
         """Return a published preset, or the own evaluation of the cell that is evaluated.
 
-        Raises EvalError for an unknown name, and RefusedError if the subject is no cell.
+        Raises EvalError for an unknown name, and RefusedError for a cell's preset if the subject is not a cell.
         """
         if name in PRESETS:
             return PRESETS[name]
@@ -85,20 +82,19 @@ class Convention:
         )
 
     def changed(self, **fields: Any) -> Convention:
-        """Return the convention with other fields; None leaves a field as it is."""
+        """Return the convention with these fields changed. None leaves a field unchanged."""
         given = {name: value for name, value in fields.items() if value is not None}
         asked = frozenset(given)
-        # An explicit limit is kept as given instead of shortened to what the context holds.
+        # An explicit limit is used as given, instead of being shortened to fit the context.
         if "max_completion_tokens" in asked:
             given["fits_context"] = False
-        # The preset's k were chosen for its own number of samples. An explicit k still wins, because `given` comes
-        # after.
+        # The preset's k were chosen for its own number of samples, so they are dropped. An explicit k takes precedence,
+        # because `given` comes later.
         if "samples" in asked:
             given = {"ks": None, **given, "samples_by_task": {}}
         return replace(self, **given, asked=asked)
 
     def samples_of(self, task: str) -> int:
-        """Return the number of samples per problem of a task."""
         return self.samples_by_task.get(task, self.samples)
 
     def evaluations(
@@ -110,12 +106,12 @@ class Convention:
     ) -> list[TaskEvaluation]:
         """Return one evaluation for each distinct task and thinking budget.
 
-        Raises UnknownNameError for an unknown task, template or grader. Raises EvalError for problems that cannot be
-        loaded, and for an answer that the grader cannot read.
+        Raises UnknownNameError for an unknown task, template or grader. Raises EvalError if problems cannot be loaded,
+        or if the grader cannot read a reference answer.
 
-        Raises RefusedError for two tasks of one name, for programs that nobody allowed to run, and for k > samples. It
-        also raises it for more than one sample of greedy decoding, since all would be equal. It also raises it for a
-        thinking budget where problems give choices or ask for no thinking, and for a mode that the template lacks.
+        Raises RefusedError in these cases: two tasks have the same name; programs would run without permission; k
+        exceeds the number of samples; greedy decoding has more than one sample; a thinking budget is given although the
+        task gives choices or asks for no thinking; the template lacks the task's mode.
         """
         found = []
         seen: dict[str, str] = {}
@@ -129,7 +125,7 @@ class Convention:
     def _evaluation(self, subject: Subject, name: str, budget: int | None, allow_code: bool) -> TaskEvaluation:
         task = get_task(name)
         template, grader = self.template or task.template, self.grader
-        # Such a task brings its own prompts and its own way of grading, whatever the preset says.
+        # Such a task has its own prompts and grading, whatever the preset says.
         if task.asks_itself:
             template, grader = task.template, None
         if fault := task.fault_of_mode(get_template(template)):
@@ -143,12 +139,12 @@ class Convention:
             self.top_k,
             self.stop + get_template(template).stop + task.stop,
         )
-        # The most likely choice is always the same, so more samples would repeat it.
+        # The most likely choice is always the same, so further samples would repeat it.
         samples = 1 if task.gives_choices else self.samples_of(name)
         if params.temperature == 0 and samples > 1:
             raise RefusedError("evaluate.identical_greedy_samples", task=name, n_samples=samples)
         grader = grader or task.require_grader()
-        # Looked up only for its error: an unknown name must be reported before problems are loaded.
+        # This only reports an unknown grader before problems are loaded.
         get_grader(grader)
         if runs_code(grader) and not allow_code:
             raise RefusedError("evaluate.code_not_allowed", task=name, grader=grader)
@@ -171,7 +167,7 @@ class Convention:
         if self.ks is None:
             return ks_of(samples)
         too_large = [k for k in self.ks if not 1 <= k <= samples]
-        # Only k that the user typed are an error. Those of a preset are dropped silently.
+        # Only a k that the user gave is an error. A preset's k is dropped silently.
         if too_large and "ks" in self.asked:
             raise RefusedError(
                 "evaluate.k_above_samples", ks=", ".join(map(str, too_large)), n_samples=samples, task=task
@@ -190,8 +186,8 @@ class Convention:
 
 
 PRESETS = {
-    # DeepSeek-R1's README: pass@1 and cons@64 from 64 samples per problem of AIME. It does not state the number for
-    # MATH-500; open-r1 takes 4 (pull request 633). `math` is evaluated on MATH-500 too.
+    # DeepSeek-R1's README reports pass@1 and cons@64 from 64 samples per problem of AIME. It does not state the number
+    # for MATH-500; open-r1 uses 4 (pull request 633). `math` is evaluated on MATH-500 too.
     "r1": Convention(
         temperature=0.6,
         top_p=0.95,
@@ -201,15 +197,15 @@ PRESETS = {
     # DAPO reports avg@32, cons@32 and pass@32 (BytedTsinghua-SIA/DAPO, issue 5) and evaluates at top-p 0.7 (its
     # script in verl, `val_top_p`). The 20,480 tokens are from memory, not checked against a source.
     "dapo": Convention(temperature=1.0, top_p=0.7, max_completion_tokens=20_480, samples=32),
-    # The most likely tokens, once: as Dr. GRPO, Qwen2.5-Math and lm-eval evaluate. The length is that of lm-eval's
-    # aime tasks; Dr. GRPO's is 3,000.
+    # The most likely tokens, once, as in the evaluations of Dr. GRPO, Qwen2.5-Math and lm-eval. The limit is that of
+    # lm-eval's aime tasks; Dr. GRPO uses 3,000.
     "greedy": Convention(temperature=0.0, top_p=1.0, max_completion_tokens=32_768),
 }
-"""Conventions that papers report by."""
+"""Conventions under which papers report results."""
 
 
 def _fault_of_budget(name: str, task: Task) -> str | None:
-    """Return why a thinking budget does not apply to this task, with the remedy, or None if it does."""
+    """Return the reason why this task cannot have a thinking budget, with the remedy, or None if it can."""
     if task.environment is not None:
         return (
             f" with {name}: its completions have several turns, and a budget cuts one thought. Leave the option out, "
@@ -226,9 +222,9 @@ def _fault_of_budget(name: str, task: Task) -> str | None:
 
 
 def _require_gradable(task: str, problems: Sequence[Problem], grader: str) -> None:
-    """Raise EvalError for an answer that the grader cannot read.
+    """Raise EvalError if the grader cannot read a reference answer.
 
-    Found during the run, the fault would cost the samples taken until then.
+    If this were found only during the run, the samples taken until then would be lost.
     """
     for problem in problems:
         try:

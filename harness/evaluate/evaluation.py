@@ -1,7 +1,7 @@
-"""One task of `bench eval`: sample what is missing and record it, then score all samples.
+"""One task of `bench eval`: take and record the missing samples, then score all samples.
 
 `<home>/evals/<model>/<task>-<hash>/` is a store of samples (`harness.sampling.store`) with two more files. starts.jsonl
-has a row for each start of sampling: machine, versions and model. scores.json holds the evaluation as last requested.
+has a row for each start of sampling, with machine, versions and model. scores.json is the result of the last request.
 """
 
 from __future__ import annotations
@@ -41,28 +41,25 @@ class TaskEvaluation:
     conditions: Conditions
     problems: Sequence[Problem]
     samples: int
-    """Samples per problem."""
     ks: Sequence[int]
-    """The k of pass@k."""
     warning: str | None = None
-    """A warning to show next to the scores, e.g. that the rows are not the pinned ones."""
+    """A warning to show next to the scores, e.g. that the rows differ from the pinned ones."""
     allow_code: bool = False
-    """Whether programs that the model writes may be run."""
 
     @property
     def name(self) -> str:
-        """The task's name, with the thinking budget if the name does not include it."""
+        """The task's name, followed by the thinking budget if the name does not contain it."""
         task, budget = self.conditions.task.name, self._budget_beside_task
         return task if budget is None else f"{task}, thinking {budget}"
 
     @property
     def _budget_beside_task(self) -> int | None:
-        """The thinking budget of a task that has none of its own."""
+        """The thinking budget, if the task itself does not set one; otherwise None."""
         return None if self.conditions.task.thinking_budget_tokens else self.conditions.thinking_budget_tokens
 
     @cached_property
     def identity(self) -> dict[str, object]:
-        """The conditions that two evaluations must share for their samples to be mixed.
+        """The conditions that must be equal in two evaluations that share samples.
 
         Raises RefusedError if files of the model are missing.
         """
@@ -71,7 +68,7 @@ class TaskEvaluation:
 
     @property
     def _spec(self) -> RunSpec:
-        """The spec that says how the model is loaded and run, with the seed of the noise."""
+        """The spec with which the model is loaded and run, with the seed of the noise."""
         return self.subject.spec.model_copy(update={"seed": self.conditions.seed})
 
     def folder(self, home: Path) -> Path:
@@ -84,13 +81,13 @@ class TaskEvaluation:
         on_progress: OnProgress = ignore_progress,
         tell: Callable[[str], None] = lambda remark: None,
     ) -> dict[str, Any]:
-        """Sample what is missing, grade and score; return the document that is kept as scores.json.
+        """Take the missing samples, grade and score. Return the document that is stored as scores.json.
 
-        policy: samples with the noise of the conditions. With None nothing may be sampled, and stored text is graded
-        again. tell: receives a remark on samples that are taken over, or on why the cell's own are not.
-
-        Raises RefusedError if samples are missing that may not be taken, and as `SampleStore.opened`. Raises EvalError
-        for a grader that cannot grade the task.
+        policy: samples with the noise of the conditions. With None, nothing is sampled, and the stored samples are
+        regraded.
+        tell: called with a remark on samples that are reused, or on why the cell's own samples are not.
+        Raises RefusedError if samples are missing and must not be taken, and as `SampleStore.opened`. Raises EvalError
+        if the grader cannot grade the task.
         """
         folder, conditions, total = self.folder(home), self.conditions, len(self.problems) * self.samples
         there = _keys(self.rows(home))
@@ -106,7 +103,7 @@ class TaskEvaluation:
             on_progress(0, 0, sentence)
 
         def begun() -> EngineSampler:
-            # Called only for missing samples. Without a policy, missing samples were refused above.
+            # Called only if samples are missing. Without a policy, this was refused above.
             assert policy is not None
             sampler = policy()
             account = {
@@ -126,7 +123,7 @@ class TaskEvaluation:
                     f"{self.name}: the cell's samples are not taken over: problems, prompts or code are not what they "
                     "were"
                 )
-            # cache: the model is loaded when the first sample is missing, and only once.
+            # cache: the model is loaded for the first missing sample, and only once.
             evaluate(cache(begun), conditions, store, self.problems, self.samples, before, on_progress)
             mine = self._asked_for(store.graded(conditions, again=policy is None))
             document = {
@@ -144,17 +141,17 @@ class TaskEvaluation:
         return document
 
     def rows(self, home: Path) -> list[SampleRow]:
-        """Return the graded samples behind the scores, once the evaluation has run."""
+        """Return the graded samples that the scores are computed from, once the evaluation has run."""
         return self._asked_for(SampleStore(self.folder(home) / SAMPLES_FILE).rows())
 
     def _asked_for(self, rows: Sequence[SampleRow]) -> list[SampleRow]:
-        """Drop rows of problems or samples that were requested only at another time."""
+        """Return the rows without those of problems or samples that only earlier requests included."""
         wanted = {problem.id for problem in self.problems}
         return [row for row in rows if row["problem_id"] in wanted and row["sample"] < self.samples]
 
     @property
     def _is_the_cells_own(self) -> bool:
-        """Whether the spec of the cell that trained the model evaluates it under these conditions too."""
+        """Whether the spec of the cell that trained the model evaluates it under the same conditions."""
         cell, task = self.subject.cell, self.conditions.task
         if cell is None:
             return False
@@ -166,5 +163,4 @@ class TaskEvaluation:
 
 
 def _keys(rows: Sequence[SampleRow]) -> set[tuple[str, int]]:
-    """Return the (problem id, sample) of each row."""
     return {(row["problem_id"], row["sample"]) for row in rows}

@@ -1,4 +1,4 @@
-"""The base class of what `bench eval --memorisation` runs next to the tasks. It imports nothing heavy."""
+"""The base class of the probe that `bench eval --memorisation` runs next to the tasks. It imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StatementProbe:
-    """A test of what a model knows about a task's problems besides their answers.
+    """A test of what a model knows about a task's problems, apart from their answers.
 
     A shelf adds one to the command line as an object in its `cli.py`.
     """
@@ -32,9 +32,11 @@ class StatementProbe:
         on_progress: OnProgress,
         max_completion_tokens: int | None = None,
     ) -> dict[str, object]:
-        """Run the probe and return a summary, with the task. max_completion_tokens: None for the probe's own limit."""
+        """Run the probe and return a summary that names the task.
+
+        max_completion_tokens: None for the probe's own limit.
+        """
         raise NotImplementedError
 
     def show(self, summaries: Sequence[Mapping[str, object]]) -> None:
-        """Print summaries, one for each task."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
-"""Everything that `bench eval` runs on one model: our tasks, tasks of lm-eval, and a probe of the tasks' statements.
+"""Everything that `bench eval` runs on one model: bench's tasks, lm-eval's tasks, and a probe of the tasks' statements.
 
-Tasks of lm-eval run on our engines, and every completion is kept. `<home>/evals/<model>/lm_eval-<hash>/` holds
-spec.json, samples.jsonl and starts.jsonl as `RememberingSampler` keeps them. For each task as last run, `<task>.json`
-holds scores, decoding, and a row for each document and filter.
+Tasks of lm-eval run on bench's engines, and every completion is stored. `<home>/evals/<model>/lm_eval-<hash>/` contains
+spec.json, samples.jsonl and starts.jsonl, as written by `RememberingSampler`. For each task, `<task>.json` contains the
+last scores, the decoding, and a row for each document and filter.
 """
 
 from __future__ import annotations
@@ -30,21 +30,19 @@ from harness.sampling.store import OnProgress, RememberingSampler, ignore_progre
 
 @dataclass(frozen=True)
 class LmEvaluation:
-    """An evaluation by lm-eval."""
-
     tasks: Sequence[str]
-    """Names of tasks, groups or tags."""
+    """The names of tasks, groups or tags."""
     documents: int | None = None
-    """The number of documents of each task, from the first; None for all."""
+    """The number of documents per task, counted from the first; None for all."""
     max_gen_toks: int | None = None
-    """Replaces each task's own limit."""
+    """A limit that replaces each task's own; None keeps the task's."""
     include_path: Path | None = None
-    """A folder of more task files."""
+    """A folder with further task files."""
     apply_chat_template: bool = False
     seed: int = 0
 
     def folder(self, home: Path, subject: Subject) -> Path:
-        """Return the folder of a model's completions and results."""
+        """Return the folder for a model's completions and results."""
         conditions = digest(subject.conditions(self.seed))
         return home / "evals" / subject.label / f"lm_eval-{conditions[:10]}"
 
@@ -57,7 +55,7 @@ class LmEvaluation:
     ) -> LmEvalResult:
         """Evaluate the subject and write one file per task.
 
-        policy: of the subject. Raises as `run_lm_eval` and `claimed`.
+        policy: the policy of the subject. Raises as `run_lm_eval` and `claimed`.
         """
         folder, asked = self.folder(home, subject), subject.conditions(self.seed)
         with RememberingSampler.opened(folder, asked, policy, append_start, on_progress) as remembering:
@@ -81,19 +79,14 @@ class LmEvaluation:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """The results of a suite on one model."""
-
     label: str
-    """The model's label."""
     evaluations: list[dict[str, Any]]
-    """Contents of scores.json, one for each evaluation."""
+    """The contents of scores.json, one for each evaluation."""
     samples: list[list[SampleRow]]
-    """The samples behind each evaluation."""
     lm_eval: LmEvalResult | None
     lm_eval_folder: Path | None
-    """Holds `<task>.json` for each of lm-eval's tasks."""
+    """The folder with `<task>.json` for each of lm-eval's tasks."""
     memorisation: list[dict[str, object]]
-    """The probe's results, by task."""
 
     @property
     def lm_eval_files(self) -> list[Path]:
@@ -102,9 +95,9 @@ class SuiteResult:
         return [self.lm_eval_folder / f"{file_name(task.name)}.json" for task in self.lm_eval.tasks]
 
     def as_json(self) -> dict[str, object]:
-        """Return the results without samples, which are in the files that it names.
+        """Return the results without samples, which are in the files that the document names.
 
-        What was not requested is left out.
+        Parts that were not requested are left out.
         """
         document: dict[str, object] = {"model": self.label, "evaluations": self.evaluations}
         if self.lm_eval is not None:
@@ -125,7 +118,7 @@ class Suite:
     lm_eval: LmEvaluation | None = None
     probe: StatementProbe | None = None
     probe_tokens: int | None = None
-    """The most tokens of a completion that the probe asks for; None for its own limit."""
+    """The most tokens of the completions that the probe samples; None for its own limit."""
 
     def run(
         self,
@@ -136,24 +129,24 @@ class Suite:
     ) -> SuiteResult:
         """Run everything and return the results.
 
-        policy: None if nothing may be sampled, which only our own tasks allow. progress: of a stage, by its name. tell:
-        receives remarks on samples that are already available.
-
+        policy: None if nothing may be sampled, which only bench's own tasks allow.
+        progress: maps the name of a stage to its progress callback.
+        tell: called with remarks on samples that exist already.
         Raises as `TaskEvaluation.run`, `LmEvaluation.run` and the probe.
         """
-        # The probe's problems are checked before anything costs time.
+        # The probe's problems are checked before anything that takes time.
         statements, probe = self._statements(), self.probe
         if probe is not None:
             for task, problems in statements:
                 probe.require(task, problems)
-        # lm-eval runs first: it alone notices faults of its tasks only when it runs.
+        # lm-eval runs first, because faults of its tasks only show when it runs.
         lm_eval = None
         if self.lm_eval is not None:
             lm_eval = self.lm_eval.run(self.subject, home, _required(policy), progress("lm-eval"))
         evaluations = [task.run(home, policy, progress(task.name), tell) for task in self.tasks]
         memorisation = []
         if probe is not None:
-            # The probe asks the graders of the tasks, which run programs only if that is allowed.
+            # The probe uses the graders of the tasks, which run programs only if this is allowed.
             with services_in(home, any(task.allow_code for task in self.tasks)):
                 for task, problems in statements:
                     told = progress(f"{task.name}, statements")
@@ -169,17 +162,17 @@ class Suite:
         )
 
     def _statements(self) -> list[tuple[Task, Sequence[Problem]]]:
-        """Return each task once, however many thinking budgets it is evaluated under."""
+        """Return each task once, even if it is evaluated with several thinking budgets."""
         return list({one.conditions.task.name: (one.conditions.task, one.problems) for one in self.tasks}.values())
 
 
 def paired_changes(before: SuiteResult, after: SuiteResult) -> list[PairedChange]:
-    """Return the score changes between two models under one suite.
+    """Return the changes in score between two models under the same suite.
 
     Raises EvalError if lm-eval's documents or prompts differ.
     """
     changes = []
-    # Both results come from one suite, so their evaluations are in the same order.
+    # Both results come from the same suite, so their evaluations are in the same order.
     for document, earlier, later in zip(after.evaluations, before.samples, after.samples, strict=True):
         change = change_of_samples(earlier, later)
         budget = document["thinking_budget_tokens"]

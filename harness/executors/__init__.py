@@ -1,1 +1,1 @@
-"""Executors: where jobs run. An executor is one file here, or in a plug-in; see `harness.executors.base`."""
+"""Executors: where jobs run. An executor is one file in this folder or a plug-in; see `harness.executors.base`."""

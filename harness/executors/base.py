@@ -1,6 +1,6 @@
-"""The interface of executors. An executor runs jobs somewhere, several at once, and reports how they end.
+"""The interface of executors. An executor runs several jobs at once somewhere, and reports how they end.
 
-A job is a cell, or a stage whose result cells share. It travels as JSON, and its paths are relative to the home. Its
+A job is a cell, or a stage whose result cells share. It is passed as JSON, and its paths are relative to the home. Its
 results are in the records, so an executor need not know what a job does.
 """
 
@@ -23,30 +23,28 @@ JobState = Literal["done", "refused", "failed", "interrupted", "away", "taken", 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One piece of work."""
-
     kind: str
     """`cell`, or the name of a stage."""
     path: str
-    """Relative to the home: the cell's folder, or the file of the stage's result."""
+    """The cell's folder or the file of the stage's result, relative to the home."""
     spec: RunSpec
     """The spec of the cell, or of one of the cells that share the stage."""
     plugins: Sequence[str] = ()
-    """The user's modules to load."""
     folders: Sequence[str] = ()
-    """The folders to search for them (`harness.plugins.use`)."""
+    """The folders in which the modules are searched for (`harness.plugins.use`)."""
     code: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the user's modules and templates that the numbers depend on; a job with other code is refused."""
+    """Digests of the user's modules, templates and data that affect the results. If they differ, the job is refused."""
     inputs: Sequence[str] = ()
-    """What the job reads in the home outside its own folder, as paths relative to the home."""
+    """Paths, relative to the home, of what the job reads outside its own folder."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Names the job in the lease of its cell, so that its starter knows whether another process came after."""
+    """An id for the lease of the job's cell. By it, the starter knows whether another process has taken the cell since.
+    """
     epoch: int = 0
-    """The epoch of the cell's lease when the job was made."""
+    """The epoch of the cell's lease when the job was created."""
 
     @property
     def model(self) -> str:
-        """A key of the model that a worker loads for the job. Jobs of one key go to the same worker if possible."""
+        """A key of the model that a worker loads for the job. If possible, jobs with one key go to one worker."""
         return self.spec.model.model_dump_json(exclude={"lora"})
 
     def in_slot(self) -> Job:
@@ -56,23 +54,23 @@ class Job:
         return replace(self, spec=self.spec.model_copy(update={"train": seen}))
 
     def to_json(self) -> dict[str, object]:
-        """Return the job as a JSON document, for a worker."""
         return {**vars(self), "spec": self.spec.model_dump(mode="json")}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Job:
-        """Read a job that `to_json` wrote. The plug-ins that the spec names must be loaded."""
+        """Return the job that `to_json` wrote. The plug-ins that its spec names must be loaded."""
         return cls(**{**document, "spec": RunSpec.model_validate(document["spec"])})
 
 
 class Event(TypedDict, total=False):
-    """A report of a running job: its progress, a `remark`, or a heartbeat every few seconds.
+    """A report from a running job: its progress, a `remark`, or a heartbeat every few seconds.
 
     Progress has `phase`, `step`, `steps`, `done_frac` and, in a cell, `budget`. A heartbeat has `still_s`, the seconds
-    since the Python code last moved on, and `at`, its position in the code.
+    since the Python code last advanced, and `at`, its position in the code.
 
-    steps is 0 in a phase that does not move on by steps of training. budget: the name of the budget of which most is
-    used; "" without one. done_frac: the used share of that budget, or of the steps if that is larger.
+    steps: 0 in a phase that does not consist of training steps.
+    budget: the name of the budget that is closest to being used up; "" if there is none.
+    done_frac: the used share of that budget, or of the steps if that is larger.
     """
 
     phase: str
@@ -89,34 +87,31 @@ class Event(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Progress:
-    """A report from a running job."""
-
     job: Job
     event: Event
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended, and why."""
+    """The end of a job: its state and the reason."""
 
     job: Job
     state: JobState
     reason: str | None
     output: str = ""
-    """The output of a worker that crashed."""
+    """The output of the worker, if it crashed."""
     where: str = ""
-    """The slot's name."""
     again: bool = False
-    """Whether to retry, because the slot failed and not the job."""
+    """Whether to retry the job, because not the job but the slot failed."""
 
     @property
     def reason_and_place(self) -> str | None:
-        """The reason with the slot's name, which shows whether one GPU or machine makes several cells fail."""
+        """The reason, with the name of the slot. This shows whether one GPU or machine makes several cells fail."""
         return f"{self.reason} (on {self.where})" if self.reason and self.where else self.reason
 
 
 class Place(Protocol):
-    """Something that runs one job at a time. model: that of its last job; None before the first."""
+    """Something that runs one job at a time. model: the key of the model of its last job; None before its first job."""
 
     model: str | None
 
@@ -125,15 +120,15 @@ AnyPlace = TypeVar("AnyPlace", bound=Place)
 
 
 def best_place(job: Job, free: Iterable[AnyPlace]) -> AnyPlace:
-    """Return the first free place that has loaded the job's model, else one that has loaded none, else the first."""
+    """Return the first free place that has loaded the job's model, or else one without a model, or else the first."""
     return min(free, key=lambda place: (place.model != job.model, place.model is not None))
 
 
 class Executor(Protocol):
     """Runs jobs.
 
-    Only one thread uses it. A job that ends frees its slot. Events hold the same `Job` object that was passed to
-    `start`.
+    Only one thread uses it. When a job ends, its slot becomes free. Events contain the same `Job` object that was
+    passed to `start`.
     """
 
     @property
@@ -144,42 +139,44 @@ class Executor(Protocol):
         """Start a job; called only while a slot is free."""
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
-        """Return the events since the last call. Wait for one, but no longer than `timeout_s`."""
+        """Return the events since the last call. If there are none, wait for one, at most `timeout_s`."""
 
     def cancel(self, job: Job) -> None:
-        """Stop a running job so that it can be continued. It ends `interrupted`, unless it was about to end anyway."""
+        """Stop a running job so that it can be continued. It ends as `interrupted`, unless it just ended anyway."""
 
     def kill(self, job: Job) -> None:
-        """Kill a running job at once, with every process that it started. It ends `failed`."""
+        """Kill a running job at once, with all its child processes. It ends as `failed`."""
 
     def close(self) -> None:
-        """Stop everything. Running jobs can be continued from their records."""
+        """Stop everything. Running jobs can be continued later from their records."""
 
 
 NAMED_AFTER_S = 60.0
-"""After this time without progress, or half of `stalled_after_s` if that is less, the user is told where a job is."""
+"""If a job makes no progress for this time, or half of `stalled_after_s` if that is less, its position is reported."""
 COUNTED_AT_ONCE_S = 10.0
-"""The most time that counts between two looks at a job."""
+"""The most time that counts between two checks of a job."""
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
 
 
 @dataclass(eq=False)
 class StallGuard:
-    """Wraps an executor so that no job hangs for ever.
+    """Wraps an executor so that no job hangs forever.
 
-    A job without progress for `stalled_after_s` is killed and restarted once; the second time, it fails. Heartbeats are
-    consumed here. Time in which this process itself was suspended does not count, since silent workers did not hang
-    then. Ctrl-Z suspends it, and so does a scheduler that suspends all processes of a job.
+    A job without progress for `stalled_after_s` is killed and restarted once. The second time, it fails. Heartbeats are
+    consumed here and not passed on.
+
+    Time in which this process was suspended does not count, because the silence of workers then means nothing. Ctrl-Z
+    suspends it, and so may a scheduler that suspends all processes of a job.
     """
 
     executor: Executor
     stalled_after_s: float
     _awake_s: float = 0.0
-    """The time that counts, up to now."""
+    """The time that counts, summed up to now."""
     _looked_s: float = field(default_factory=lambda: time.monotonic())
     _moved_s: dict[Job, float] = field(default_factory=dict)
-    """When each running job last made progress, in the time that counts."""
+    """When each running job last made progress, on the clock of the time that counts."""
     _at: dict[Job, str] = field(default_factory=dict)
     """The last known position of each job that was reported as making no progress."""
     _ended: set[Job] = field(default_factory=set)
@@ -197,7 +194,7 @@ class StallGuard:
         happened = [told for event in self.executor.wait(timeout_s) for told in self._heard(event)]
         now_s = self._now_s()
         for job, moved_s in self._moved_s.items():
-            # Killed, a job ends `failed` like any other; `_ended` tells that end apart when it arrives.
+            # A killed job ends as `failed`, like any other. By `_ended`, its end is recognised when it arrives.
             if now_s - moved_s >= self.stalled_after_s and job not in self._ended:
                 self._ended.add(job)
                 self.executor.kill(job)
@@ -220,7 +217,7 @@ class StallGuard:
         return self._awake_s
 
     def _heard(self, event: Progress | Ended) -> Iterator[Progress | Ended]:
-        """Turn an event of the executor into what the caller is told."""
+        """Yield the events to pass on to the caller for an event of the executor."""
         job = event.job
         if isinstance(event, Ended):
             yield self._end_of(event)
@@ -231,8 +228,8 @@ class StallGuard:
             yield from self._sign_of_life(job, event.event["still_s"], event.event["at"])
 
     def _sign_of_life(self, job: Job, still_s: float, at: str) -> Iterator[Progress]:
-        """Note a heartbeat, and report a job that has not moved for a while, once."""
-        # `max`, because a report of progress may have arrived after the heartbeat was made.
+        """Process a heartbeat. If the job has not advanced for a while, report this once."""
+        # `max` is needed, because a report of progress may have arrived after the heartbeat was sent.
         self._moved_s[job] = max(self._moved_s[job], self._now_s() - still_s)
         if still_s < min(NAMED_AFTER_S, self.stalled_after_s / 2):
             self._at.pop(job, None)
@@ -246,7 +243,7 @@ class StallGuard:
             yield Progress(job, {"remark": remark})
 
     def _end_of(self, ended: Ended) -> Ended:
-        """Return the end of a job; for one that was killed here, with its position and whether to restart it."""
+        """Return the end of a job. If the job was killed here, add its position and whether to restart it."""
         job = ended.job
         was_ended = job in self._ended and ended.state == "failed"
         at = self._at.pop(job, None) or _last_place(ended.output)
@@ -263,10 +260,10 @@ class StallGuard:
 
 
 def _last_place(output: str) -> str | None:
-    """Return a process's position in words, from a stack that faulthandler printed; None without one.
+    """Return a process's position in words, from a stack that faulthandler printed, or None if there is no stack.
 
     Native code, such as that of regular expressions, may hold the GIL, so that no thread can send a heartbeat. The main
-    thread is printed last. Its position is the innermost function outside of Python's library and installed packages.
+    thread is printed last. Its position is the innermost function outside Python's library and installed packages.
     """
     _, timeout, stacks = output.rpartition("Timeout (")
     frames = [*_FRAME.finditer(stacks.rpartition("(most recent call first)")[2])] if timeout else []
@@ -277,16 +274,16 @@ def _last_place(output: str) -> str | None:
 
 @dataclass(frozen=True)
 class ExecutorKind:
-    """An executor, by the name that `--executor` takes."""
-
     name: str
     summary: str
     make: Callable[[Sequence[Slot], Path, str], Executor]
-    """(the slots to use, the home, the worker module) -> the executor. `python -m <module> <home>` starts a worker
-    process (see `harness.run.worker`). An executor without worker processes calls that module's `run_job`."""
+    """make(the slots to use, the home, the worker module) -> the executor. `python -m <module> <home>` starts a worker
+    process (see `harness.run.worker`). An executor without worker processes calls that module's `run_job`.
+    """
     slots: Callable[[str], Sequence[Slot]] = local_slots
-    """Lists all slots; its argument is what follows the name in `--executor name:given`. It is called before the plan
-    is made, because the slots decide what `train.device: auto` means. Raises RefusedError."""
+    """slots(given) -> all slots. given is the text after the name in `--executor name:given`. It is called before the
+    plan is made, because the slots decide what `train.device: auto` means. Raises RefusedError.
+    """
 
 
 EXECUTORS: Kind[ExecutorKind] = Kind(

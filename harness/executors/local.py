@@ -1,4 +1,4 @@
-"""Worker processes on this machine. If a worker dies, only its job ends; if it was killed, the job is retried."""
+"""Worker processes on this machine. If a worker dies, only its job ends. If it was killed, the job is retried."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from harness.secrets import redact
 STOP_WITHIN_S = 9.0
 """How long all workers together may take to stop before they are killed."""
 CANCEL = "null"
-"""Sent to a worker in place of a job: stop the running job."""
+"""This line, in place of a job, tells a worker to stop the running job."""
 _STDERR_TAIL_CHARACTERS = 20_000
-"""The most characters of a crashed worker's output that are kept: the last ones."""
+"""The number of characters, at the end of a crashed worker's output, that are kept."""
 
 
 @dataclass(eq=False)
@@ -39,9 +39,8 @@ class _Worker:
     model: str | None = None
 
     def tell(self, line: str) -> None:
-        """Write a line to the worker's stdin."""
         assert self.process.stdin is not None
-        # A worker that has just died cannot read it. The job then fails when the worker's output ends.
+        # A worker that has just died cannot read the line. Its job then fails when the worker's output ends.
         with suppress(BrokenPipeError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
@@ -58,19 +57,19 @@ class _Worker:
 class LocalPool:
     """An executor with one worker process per slot.
 
-    The workers start at once, because each spends seconds on imports. They live until `close`, so later jobs reuse the
+    The workers start at once, because each needs seconds for imports. They live until `close`, so later jobs reuse the
     models that they have loaded.
     """
 
     def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str, end_with_us: bool = False) -> None:
         """Start the workers.
 
-        end_with_us: keep the workers in this process's group, so that a signal to the group reaches them too.
+        end_with_us: whether to keep the workers in this process's group, so that they receive signals to the group.
         """
         self.slots = len(slots)
         self._end_with_us = end_with_us
         self._empty = list(slots)
-        # `-P` keeps the current folder out of `sys.path`: a module of the user's there could shadow one of Python's.
+        # `-P` keeps the current folder out of `sys.path`, where a user's module could shadow one of Python's.
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
         self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, object] | None]] = queue.SimpleQueue()
@@ -85,7 +84,7 @@ class LocalPool:
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         try:
-            # Only the first event is waited for; what else has arrived is taken along.
+            # This waits only for the first event, and then takes all others that have arrived.
             message = self._messages.get(timeout=timeout_s)
         except queue.Empty:
             return []
@@ -105,7 +104,7 @@ class LocalPool:
                 worker.end()
 
     def close(self) -> None:
-        """Stop all workers. Each writes a checkpoint if it can within `STOP_WITHIN_S`; a second Ctrl-C kills them."""
+        """Stop all workers. Each writes a checkpoint if `STOP_WITHIN_S` suffices. A second Ctrl-C kills them."""
         deadline_s = time.monotonic() + STOP_WITHIN_S
         try:
             for worker in self._workers:
@@ -118,10 +117,10 @@ class LocalPool:
                 self._remove(worker)
 
     def _read(self, worker: _Worker, message: dict[str, Any] | None) -> Progress | Ended | None:
-        """Turn a worker's message into an event; `message` is None when its output has ended."""
+        """Return the event that a worker's message stands for. message: None if the worker's output has ended."""
         job = worker.job
         if job is None:
-            # It died while it was idle.
+            # The worker died while it was idle.
             if message is None:
                 self._remove(worker)
             return None
@@ -134,16 +133,16 @@ class LocalPool:
         return Ended(job, message["state"], message["reason"], where=worker.slot.name)
 
     def _died(self, worker: _Worker, job: Job) -> Ended:
-        """Return the end of a job whose worker process died, with the last of its output."""
+        """Return the end of a job whose worker process died, with the end of the process's output."""
         code = worker.process.wait()
         worker.stderr.seek(0)
-        # Redact before truncating, which may leave half of a secret.
+        # Secrets are redacted before the output is truncated, because truncation may leave half of a secret.
         output = redact(worker.stderr.read())[-_STDERR_TAIL_CHARACTERS:]
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]
         reason = f"its worker process {how}{': ' + last if last else ''}"
-        # SIGKILL comes from outside: from a user, or from the system when other processes filled the memory.
+        # SIGKILL comes from outside: from a user, or from the system if memory was exhausted.
         return Ended(job, "failed", reason, output, worker.slot.name, again=code == -signal.SIGKILL)
 
     def _remove(self, worker: _Worker) -> None:
@@ -176,10 +175,10 @@ class LocalPool:
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
 
     def _listen(self, worker: _Worker) -> None:
-        """Queue the messages of a worker, then None when its output ends; runs in a thread of its own."""
+        """Queue the messages of a worker, and None when its output ends. Runs in a separate thread."""
         assert worker.process.stdout is not None
         for line in worker.process.stdout:
-            # Half a line means that the worker died while writing it.
+            # An incomplete line means that the worker died while writing it.
             if line.endswith("\n"):
                 self._messages.put((worker, json.loads(line)))
         self._messages.put((worker, None))

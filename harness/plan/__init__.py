@@ -1,4 +1,4 @@
-"""From a sweep file to cells: layering, gate, guard, warnings, cost. Imports neither torch nor mlflow."""
+"""From a sweep file to cells: layers, gate, guard, warnings, cost. This package imports neither torch nor mlflow."""
 
 from harness.plan.filing import PlannedCell
 from harness.plan.plan import Plan, make_plan

@@ -1,7 +1,8 @@
-"""Designs: arms that a sweep file does not state one by one.
+"""Designs: short forms in a sweep file from which several arms are made.
 
-A factorial crosses knobs. Leaving one out takes a recipe and puts its knobs back one at a time, each to its ordinary
-value. What an arm loses against the recipe is what that knob contributes.
+A factorial has an arm for each combination of the values of some knobs. A leave-one-out design has a recipe, and arms
+that each reset one knob of the recipe to its ordinary value. The score that such an arm loses is what the knob
+contributes.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from harness.plan.gate import EVALUATION, check_gate
 from harness.settings.words import written
 
 RECIPE = "base"
-"""The arm of a leave-one-out design that leaves nothing out."""
+"""The arm of a leave-one-out design that has the unchanged recipe."""
 
 Arms = dict[str, dict[str, object]]
 
 
 def factorial(grid: Mapping[str, Sequence[object]]) -> Arms:
-    """Return an arm for each combination, named by the last segments of its knobs: `clip_high=0.28+beta=0`."""
+    """Return an arm for each combination of values, named by its knobs' last segments: `clip_high=0.28+beta=0`."""
     points = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
     return {"+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points}
 
 
 def leave_one_out(ordinary: Mapping[str, object]) -> Arms:
-    """Return the recipe, and for each knob an arm with the knob's ordinary value.
+    """Return an arm with the recipe, and for each knob an arm that resets it to its ordinary value.
 
-    An arm is named by that value: `scale=group_std`. The type of a section is named by the section: `rule=ppo_clip`.
+    Such an arm is named by knob and value: `scale=group_std`. The type of a section is named by the section:
+    `rule=ppo_clip`.
     """
     arms: Arms = {RECIPE: {}}
     for knob, value in ordinary.items():
@@ -39,14 +41,15 @@ def leave_one_out(ordinary: Mapping[str, object]) -> Arms:
 def leave_one_out_faults(
     arms: Mapping[str, RunSpec], ordinary: Mapping[str, object], co_changes: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield why an arm does not differ from the recipe in its one knob, and in nothing else.
+    """Yield a message for each arm that does not differ from the recipe in exactly its one knob.
 
-    The knob may have options of its own, and co_changes may change along for a reason. The gate refuses what is
-    measured differently anyway. arms: resolved, of one seed; arms that --arms leaves out are not checked.
+    Options of the knob may differ too, and knobs in co_changes, for the stated reason. Knobs of the evaluation are left
+    to the gate, which refuses all of them.
+    arms: the resolved spec of each arm, for one seed. Arms that --arms leaves out are not checked.
     """
     for arm, settings in leave_one_out(ordinary).items():
         for knob, value in settings.items() if {RECIPE, arm} <= arms.keys() else ():
-            # The gate with this one knob declared shows exactly the knobs that differ besides.
+            # With only this knob declared, the gate reports exactly the other knobs that differ.
             gate = check_gate({RECIPE: arms[RECIPE], arm: arms[arm]}, [knob], co_changes)
             if knob not in gate.differs:
                 yield (

@@ -1,8 +1,9 @@
-"""How long a sweep will take, from cells that were measured on this machine.
+"""An estimate of a sweep's duration, from cells that were measured on this machine.
 
-The time of a cell is that of its steps, of its evaluations, and of the rest: checkpoints, records. A measured cell says
-what each of them took. It applies to other cells of the same model with a batch of similar size. There steps are scaled
-by the tokens that they may generate or learn from, evaluations by samples and by the tokens that these may have.
+The time of a cell consists of its steps, its evaluations, and the rest, such as checkpoints and records. A measured
+cell gives the time of each. Its times apply to other cells of the same model with batches of similar size: the time of
+steps is scaled by the tokens that they may generate or train on, and the time of evaluations by the number of samples
+and by the most tokens per sample.
 """
 
 from __future__ import annotations
@@ -28,31 +29,32 @@ from harness.records.files import DamagedRecordError
 Origin = Literal["finished cells", "a timed step"]
 
 LIKE_BATCH_FACTOR = 4.0
-"""Batches that differ by more than this use the processor differently, so that time is not proportional to tokens."""
+"""If batches differ by more than this factor, they use the processor differently, and time is not proportional to
+tokens.
+"""
 MOST_CELLS = 12
-"""The most cells that are averaged: the newest of those that fit."""
+"""The most cells to average. If more fit, the newest are used."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What one cell took."""
+    """The times of one measured cell."""
 
     spec: RunSpec
     step_s: float
-    """Mean over its steps."""
     filled_frac: float
-    """Tokens that a step generated, as a fraction of the most that it could."""
+    """The tokens generated per step, as a fraction of the most that a step can generate."""
     sample_s: float
-    """Seconds of one sample in an evaluation."""
+    """The time of one sample in an evaluation."""
     problems: int
-    """Problems of each of its evaluation tasks."""
+    """The number of problems in each evaluation task."""
     rest_s: float
-    """Seconds of the cell in neither training nor evaluation."""
+    """The cell's time outside training and evaluation."""
 
     def fits(self, spec: RunSpec) -> bool:
-        """Return whether a cell of this spec does the same kind of work in batches of about the same size.
+        """Return whether a cell with this spec does the same kind of work, in batches of about the same size.
 
-        For a cell that only evaluates, return whether the same model is evaluated in the same way.
+        If the cell only evaluates, return whether the same model is evaluated in the same way.
         """
         if spec.checkpoint or self.spec.checkpoint:
             return spec.checkpoint is not None and _kind_of_evaluation(spec) == _kind_of_evaluation(self.spec)
@@ -62,10 +64,10 @@ class Pace:
         return larger <= LIKE_BATCH_FACTOR * smaller
 
     def cell_s(self, spec: RunSpec) -> float:
-        """Return the time of a cell that it fits, in seconds."""
+        """Return the estimated time of a cell with a spec that `fits`."""
         steps = self._steps(spec)
         step_s = self.step_s * batch_tokens(spec) / batch_tokens(self.spec)
-        # The evaluation after the last step is the final one.
+        # The evaluation after the last step is the final one, so it is not counted here.
         along = (steps - 1) // spec.eval.every if spec.eval.every else 0
         evaluated_s = self._evaluation_s(spec, spec.eval.samples) + along * self._evaluation_s(
             spec, spec.eval.curve_samples
@@ -73,10 +75,7 @@ class Pace:
         return steps * step_s + evaluated_s + self.rest_s
 
     def base_s(self, spec: RunSpec) -> float:
-        """Return the time of one final evaluation: of a trained cell, or of the model before training.
-
-        The latter is done once for each start.
-        """
+        """Return the time of one final evaluation, either of a trained cell or of the model before training."""
         return self._evaluation_s(spec, spec.eval.samples)
 
     def _steps(self, spec: RunSpec) -> int:
@@ -86,20 +85,20 @@ class Pace:
         return min(spec.train.steps, math.ceil(spec.budget.tokens / tokens_a_step))
 
     def _evaluation_s(self, spec: RunSpec, samples: int) -> float:
-        """Return the time of one evaluation with so many samples per problem."""
+        """Return the time of one evaluation with this number of samples per problem."""
         if spec.eval.is_greedy:
             samples = min(samples, 1)
         if (wanted := spec.eval.problems) is None:
             problems = len(spec.eval.tasks) * self.problems
         else:
             problems = sum(get_task(name).n_evaluated(wanted) or 0 for name in spec.eval.tasks)
-        # Time is taken to be proportional to the longest completion, as the real lengths are unknown.
+        # Real lengths are unknown, so the time is assumed to be proportional to the longest completion.
         length = spec.eval.max_completion_tokens / self.spec.eval.max_completion_tokens
         return problems * samples * self.sample_s * length
 
 
 def batch_tokens(spec: RunSpec) -> int:
-    """Return the most tokens that a step learns from: completions, or both sides of pairs."""
+    """Return the most tokens that a step trains on, in completions or in both sides of pairs."""
     if spec.pairs.type == "dataset":
         return 2 * spec.pairs.pairs_per_step * spec.pairs.max_tokens
     rollout = spec.rollout
@@ -120,17 +119,16 @@ def _kind_of_work(spec: RunSpec) -> tuple[object, ...]:
 
 
 def pace_of(cell: CellRecord) -> Pace | None:
-    """Return what a finished cell took.
+    """Return the times of a finished cell, or None if it had several starts or its records lack the times.
 
-    None for a cell that was trained in more than one go, or whose records lack the times. Raises DamagedRecordError,
-    and RefusedError for a cell of another version.
+    Raises DamagedRecordError, and RefusedError for a cell of another version.
     """
     starts, timing = cell.read_starts(), cell.read_timing()
     steps_s = [row["total_s"] for row in timing if "total_s" in row]
     evaluations_s = [row["eval_s"] for row in timing if "eval_s" in row]
     scores = cell.read_scores()
     samples = [row.get("n_problems", 0) * row.get("n_samples", 0) for row in scores]
-    # The times of files are of no use: they change when a folder is copied.
+    # The modification times of files cannot be used, because copying a folder changes them.
     whole_s = timing[-1].get("elapsed_s") if timing else None
     if len(starts) != 1 or "owner" not in starts[0] or not sum(samples) or whole_s is None:
         return None
@@ -148,9 +146,9 @@ def pace_of(cell: CellRecord) -> Pace | None:
 
 
 def finished_paces(home: Path, specs: Sequence[RunSpec]) -> list[Pace]:
-    """Return the paces of the newest cells of a home that ran on this machine and fit one of the specs.
+    """Return the paces of the newest cells in a home that ran on this machine and fit at least one of the specs.
 
-    Cells with unreadable records, or made by another version, are skipped.
+    Cells whose records are unreadable or of another version are skipped.
     """
     folders = [path for path in home.glob("*/cells/*") if is_cell_directory_name(path.name)]
     newest_first = sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
@@ -159,7 +157,7 @@ def finished_paces(home: Path, specs: Sequence[RunSpec]) -> list[Pace]:
 
 
 def _pace_here(cell: CellRecord) -> Pace | None:
-    """Return the pace of a finished cell that ran on this machine; None for any other, and for unreadable records."""
+    """Return the pace of a cell that finished on this machine and is readable, or None for any other cell."""
     try:
         hosts = [start["owner"]["host"] if "owner" in start else None for start in cell.read_starts()]
         was_here = cell.state == "done" and all(host == socket.gethostname() for host in hosts)
@@ -170,18 +168,17 @@ def _pace_here(cell: CellRecord) -> Pace | None:
 
 @dataclass(frozen=True)
 class ExpectedTime:
-    """The time of all cells that are still to be run, `at_once` of them at a time."""
+    """The estimated time of all cells that are still to be run, `at_once` at a time."""
 
     seconds: float
     cells: int
     at_once: int
     origin: Origin | None
-    """Where the estimate comes from."""
+    """The source of the estimate."""
     measured: int
-    """The number of cells or steps behind it."""
+    """The number of cells or steps that the estimate is based on."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the estimate for people and programs."""
         return {
             "seconds": self.seconds,
             "cells": self.cells,
@@ -198,10 +195,11 @@ def expected_time(
     measure: Callable[[RunSpec], Pace] | None = None,
     only_evaluated: Sequence[RunSpec] = (),
 ) -> ExpectedTime | None:
-    """Return how long these cells take, each on the first slot that is free; None if nothing was measured.
+    """Return the time that these cells will take, each on the first free slot, or None if nothing was measured.
 
-    specs: of the cells that are to be run, in their order. measure: times a step of a cell that no finished one fits.
-    only_evaluated: specs of trained cells, whose samples are all counted, even those that exist already.
+    specs: the specs of the cells to be run, in their order.
+    measure: times a step of a cell that fits no finished cell.
+    only_evaluated: the specs of trained cells. All their samples are counted, even if some exist already.
     """
     cells = [*specs, *only_evaluated]
     if not cells:
@@ -219,8 +217,8 @@ def expected_time(
     timed = len(paces) - finished
     total_s = 0.0
     if cells[0].checkpoint is None:
-        # One evaluation before training for each start, with the seed made equal, so that all seeds of a start count
-        # once.
+        # There is one evaluation before training for each starting model. The seed is set to 0, so that all seeds of a
+        # starting model count once.
         starts = {base_evaluation_hash(spec.model_copy(update={"seed": 0})): spec for spec in cells}
         total_s = sum(statistics.fmean(pace.base_s(spec) for pace in _best(spec, paces)) for spec in starts.values())
     total_s += _in_slots([each for each in seconds if each is not None], at_once)
@@ -229,28 +227,28 @@ def expected_time(
 
 
 def _mean_s(spec: RunSpec, paces: Sequence[Pace], time_s: Callable[[Pace, RunSpec], float]) -> float | None:
-    """Return the mean time over the paces that fit best; None if none fits."""
+    """Return the mean time over the paces that fit best, or None if no pace fits."""
     best = _best(spec, paces)
     return statistics.fmean(time_s(pace, spec) for pace in best) if best else None
 
 
 def _best(spec: RunSpec, paces: Sequence[Pace]) -> list[Pace]:
-    """Return the paces that fit, of the same objective if there are any."""
+    """Return the paces that fit: those with the same objective, or all of them if there are none."""
     fitting = [pace for pace in paces if pace.fits(spec)]
     return [pace for pace in fitting if pace.spec.objective == spec.objective] or fitting
 
 
 def _in_slots(seconds: Sequence[float], slots: int) -> float:
-    """Return when the last of these ends, if each begins in turn as soon as a slot is free."""
+    """Return the time at which the last job ends, if each starts as soon as a slot is free."""
     free_at_s = [0.0] * slots
     for each in seconds:
-        # The heap's first entry is the slot that is free the earliest.
+        # The first entry of the heap is the slot that becomes free first.
         heapq.heapreplace(free_at_s, free_at_s[0] + each)
     return max(free_at_s)
 
 
 def in_words(expected: ExpectedTime | None, duration: Callable[[float], str]) -> str:
-    """Return the estimate as the end of a sentence."""
+    """Return the estimate in words, to end a sentence."""
     if expected is None:
         return "unknown, no cell like these has finished on this machine; --time trains one step to find out"
     if not expected.cells:

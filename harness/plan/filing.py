@@ -1,7 +1,7 @@
-"""The paths of a planned cell's records, whether they exist yet or not.
+"""The paths of a planned cell's records, whether or not they exist yet.
 
-A cell's folder is named by its training hash. An evaluation that it was not run with is named by its evaluation hash.
-Another task, more samples or another decoding therefore never train a cell anew.
+A cell's folder is named by its training hash. Each further evaluation of the cell has a folder named by its evaluation
+hash. So a different task, number of samples or decoding never retrains a cell.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from harness.records.cell import EVALUATION_FILE, is_cell_directory_name
 from harness.records.files import DamagedRecordError, read_object
 
 HASH_DIGITS = 10
-"""Digits of an evaluation's hash in the name of its records."""
+"""The number of digits of an evaluation's hash in the name of its folder."""
 
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """One arm x one seed, with everything it does. hash: of its training. evaluation: the hash of its evaluation."""
+    """One arm with one seed, and its settings.
+
+    hash: the training hash.
+    evaluation: the evaluation hash.
+    """
 
     arm: str
     seed: int
@@ -36,23 +40,22 @@ class PlannedCell:
 
     @classmethod
     def of_arm(cls, arm: str, by_seed: Mapping[int, RunSpec]) -> list[PlannedCell]:
-        """Return the cells of an arm, whose specs differ only in the seed. Raises as the hashes."""
+        """Return the cells of an arm. Their specs differ only in the seed. Raises as the hash functions."""
         first = next(iter(by_seed.values()))
         hashes, evaluation = training_hashes(first, by_seed), evaluation_hash(first)
         return [cls(arm, seed, spec, hashes[seed], evaluation) for seed, spec in by_seed.items()]
 
     @property
     def directory(self) -> str:
-        """The name of its folder."""
         return cell_directory_name(self.arm, self.seed, self.hash)
 
     def record(self, cells: Path) -> CellRecord:
-        """Return its record in a folder of cells, read under its evaluation."""
+        """Return the cell's record in a folder of cells, read under the planned evaluation."""
         return records_of([self], cells)[0]
 
 
 def records_of(planned: Iterable[PlannedCell], cells: Path) -> list[CellRecord]:
-    """Return the record of each planned cell in a folder of cells, read under its evaluation."""
+    """Return the record of each planned cell in a folder of cells, read under the planned evaluation."""
     return [
         under_evaluation(CellRecord(cells / cell.directory, cell.arm, cell.seed, cell.hash), cell.evaluation)
         for cell in planned
@@ -60,10 +63,10 @@ def records_of(planned: Iterable[PlannedCell], cells: Path) -> list[CellRecord]:
 
 
 def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:
-    """Return the record as it is read under the evaluation of this hash.
+    """Return the record, to be read under the evaluation with this hash.
 
-    That evaluation becomes a cell's own once the cell is trained. A record whose own evaluation cannot be read is
-    damaged.
+    If the cell has not been trained, that evaluation will be part of its run. If the record of a trained cell's own
+    evaluation cannot be read, the result is marked as damaged.
     """
     try:
         if not record.is_done or read_object(record.path / EVALUATION_FILE).get("hash") == evaluation:
@@ -74,29 +77,30 @@ def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:
 
 
 _MOST_COMPARED = 200
-"""The newest so many finished cells are compared with a missing one."""
+"""The most finished cells, the newest first, that are compared with a missing cell."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Why a cell must be trained or evaluated although one like it is finished."""
+    """The reason why a cell must be trained or evaluated although a similar cell is finished."""
 
     cell: PlannedCell
     finished: CellRecord
     knobs: dict[str, tuple[object, object]]
-    """What differs, knob -> (the value of the finished cell, the value now). {}: all knobs are equal, so that data, the
-    model's files, the code of a plug-in or the numerics of bench have changed."""
+    """The knobs that differ, with the value in the finished cell and the present value. If it is empty, all knobs are
+    equal: data, the model's files, the code of a plug-in or the numerics of bench must have changed.
+    """
 
 
 def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
-    """Return, for the first missing cell of each arm, what has changed since the nearest finished cell in the folder.
+    """Return, for each arm's first missing cell, what has changed since the nearest finished cell in the folder.
 
-    The nearest cell has the fewest other knobs. Among equals one of the same arm or seed is preferred, then the newest.
-    Arms are left out if only another seed of them is missing, or if there is nothing to compare with.
+    The nearest cell has the fewest different knobs. Ties are broken in favour of the same arm, then the same seed, then
+    the newest. An arm is left out if it only needs another seed, or if there is nothing to compare with.
     """
     finished = _finished_specs(cells) if missing else []
     found = []
-    # Reversed, so that the first missing cell of each arm stays in the dictionary. The result is turned back below.
+    # The order is reversed, so that the dictionary keeps each arm's first missing cell. It is restored below.
     for cell in {cell.arm: cell for cell in reversed(missing)}.values():
         now = active(cell.spec)
         # The present knobs come first, in their order. The seed is not a knob.
@@ -113,10 +117,7 @@ def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
 
 
 def _finished_specs(cells: Path) -> list[tuple[CellRecord, RunSpec]]:
-    """Return the newest trained cells of a folder, with the specs under which they were evaluated.
-
-    Cells of other versions are left out.
-    """
+    """Return the newest trained cells in a folder, with their specs. Cells of other versions are left out."""
     folders = [path for path in cells.glob("*") if is_cell_directory_name(path.name)]
     records = [record for path in folders if (record := CellRecord.at(path)).is_done]
     records.sort(key=lambda record: record.path.stat().st_mtime, reverse=True)

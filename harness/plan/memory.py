@@ -1,11 +1,11 @@
-"""How much memory a cell takes, estimated from its spec and the model's configuration, before anything runs.
+"""An estimate of a cell's memory, from its spec and the model's configuration, before anything runs.
 
-A cell holds some parts from its first step to its last: weights, copies, gradients, the optimiser. Others exist only in
-one phase, while it samples, trains or saves a checkpoint. The estimate is the former plus the largest phase, each part
-at its largest. A cell that evaluates a checkpoint holds weights and samples. The length of prompts is assumed, see
-`row_tokens`.
+Some parts are held from the first step to the last: weights, copies, gradients, the optimiser. Others exist only in one
+phase: while the cell samples, trains or saves a checkpoint. The estimate is the sum of the former plus that of the
+largest phase, with each part at its largest. A cell that evaluates a checkpoint only holds weights and samples. The
+length of prompts is assumed, see `row_tokens`.
 
-`benchmarks/memory.py` compares the estimate with what cells take.
+`benchmarks/memory.py` compares the estimate with measurements.
 """
 
 from __future__ import annotations
@@ -26,55 +26,54 @@ from harness.plan.model_shape import ModelShape, find_shape
 GIB = 2**30
 FLOAT32_BYTES = 4
 PROMPT_TOKENS = 256
-"""The length that a prompt is assumed to have."""
 PROMPT_CONTEXT_FRAC = 0.25
-"""The most of a small context that a prompt is assumed to fill."""
+"""If the context is small, a prompt is assumed to fill at most this fraction of it."""
 
-# The memory of the process itself, whatever the model. On a CPU: Python, torch, transformers and pyarrow. On CUDA: the
-# context and the libraries' kernels (not measured).
+# The memory of the process itself, whatever the model. On a CPU this is Python, torch, transformers and pyarrow. On
+# CUDA it is the context and the libraries' kernels, which was not measured.
 PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 
-# safetensors copies each weight into bytes, and then all of them into one file's bytes.
+# safetensors copies each weight into bytes, and then all of them into the bytes of one file.
 COPIES_IN_SAVING = 2
 
-# Samples of one batch in an evaluation (harness.sampling.evaluation).
+# The number of samples in one batch of an evaluation (harness.sampling.evaluation).
 EVALUATED_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The memory that a cell needs, or each of its processes."""
+    """The memory of a cell, or of each of its processes."""
 
     device: Device
     parameters: int
     trained_parameters: int
     held_bytes: Mapping[str, int]
-    """Parts that exist throughout."""
+    """The parts that exist throughout."""
     phases_bytes: Mapping[str, Mapping[str, int]]
-    """Phase -> the parts that exist while it lasts."""
+    """Maps each phase to the parts that exist only during it."""
     engine_frac: float
-    """The share of the device's memory that the engine takes besides, or 0."""
+    """The fraction of the device's memory that the engine takes in addition, or 0."""
     frac_only_drawing: bool = False
-    """True if the engine takes that share only while it samples."""
+    """Whether the engine takes that fraction only while it samples."""
     processes: int = 1
 
     @property
     def peak_phase(self) -> str:
-        """The phase that takes the most."""
+        """The phase that needs the most memory."""
         return max(self.phases_bytes, key=lambda phase: sum(self.phases_bytes[phase].values()))
 
     @property
     def parts_bytes(self) -> dict[str, int]:
-        """The parts that exist at the peak."""
+        """The parts that exist at the peak, with their sizes."""
         return {**self.held_bytes, **self.phases_bytes[self.peak_phase]}
 
     @property
     def total_bytes(self) -> int:
-        """The memory at the peak, without the engine's share of a GPU."""
+        """The memory at the peak, without the engine's fraction of a GPU."""
         return sum(self.parts_bytes.values())
 
     def as_json(self) -> dict[str, object]:
-        """Return the estimate for people and programs: sizes in GB (1e9 bytes)."""
+        """Return the estimate as a JSON document, with sizes in GB (1e9 bytes)."""
         return {
             "device": self.device,
             "processes": self.processes,
@@ -87,16 +86,16 @@ class MemoryEstimate:
         }
 
     def needed_bytes(self, device_bytes: int) -> int:
-        """Return the bytes needed on a device with so much memory, the engine's share included.
+        """Return the bytes needed on a device with this much memory, including the engine's fraction.
 
-        Processes have a GPU each, but share a CPU's memory.
+        Each process has its own GPU, but all processes share a CPU's memory.
         """
         share_bytes = round(self.engine_frac * device_bytes)
         if self.device == "cpu":
             return self.processes * self.total_bytes
         if not self.frac_only_drawing:
             return self.total_bytes + share_bytes
-        # The engine's share is free while the cell trains, so the larger of the two phases counts.
+        # The engine's fraction is free while the cell trains, so only the larger of the two phases counts.
         drawing_bytes = sum((*self.held_bytes.values(), *self.phases_bytes["drawing"].values()))
         return max(self.total_bytes, drawing_bytes + share_bytes)
 
@@ -104,8 +103,9 @@ class MemoryEstimate:
 def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     """Estimate the memory of one cell.
 
-    None if the model's configuration is not on this machine or of an unknown architecture, and if a program of the
-    user's own trains. cuda: whether there is a GPU, which decides `train.device: auto`.
+    None if the model's configuration is not on this machine or its architecture is unknown, or if a program of the user
+    trains the cell.
+    cuda: whether there is a GPU, which decides `train.device: auto`.
     """
     if spec.trainer.type != BENCH and not spec.checkpoint:
         return None
@@ -120,7 +120,8 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     lora = spec.model.lora
     trained = shape.adapter_parameters(lora) if isinstance(lora, Lora) else shape.parameters
     total = shape.parameters + (trained if isinstance(lora, Lora) else 0)
-    # A critic's own trunk is trained as the policy is: with adapters, only its adapters are.
+    # A critic's own trunk is trained like the policy: if the policy has adapters, only the trunk's adapters are
+    # trained.
     trains = spec.checkpoint is None
     trunks = 2 if trains and _critic_has_own_trunk(spec) else 1
     processes = spec.train.processes if trains else 1
@@ -132,10 +133,10 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     }
     sources = {judge.file.source for judge in spec.judges if judge.file.source is not None}
     if grading := [found.parameters for source in sources if (found := find_shape(source)) is not None]:
-        # Only one of them is loaded at a time.
+        # Only one grader's model is loaded at a time.
         held["grader"] = FLOAT32_BYTES * max(grading)
     teacher = _teacher_shape(spec)
-    # Without the shape of a teacher that has weights, the estimate would be too low.
+    # If the teacher has its own weights but its shape is unknown, the estimate would be too low.
     if teacher is None and _has_teacher(spec):
         return None
     drawn_width = _drawn_width(spec, width)
@@ -143,7 +144,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         held["rollout_copy"] = shape.parameters * drawn_width
     if teacher is not None:
         held["teacher"] = teacher.parameters * width / (split if spec.distils != "none" else 1)
-    # Every model that writes completions has an engine of its own.
+    # Every model that writes completions has its own engine.
     writers = [shape, *([teacher or shape] if trains and spec.rollout.sampler == "teacher" else [])]
     backend = ENGINES.find(engine_on(device, spec.rollout.engine))
     engine = _together([backend.memory(drawing_load(spec, writer, drawn_width, device)) for writer in writers])
@@ -161,14 +162,14 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         for model in filter(None, (part.held(spec) for part in spec.reward.scored)):
             held[model.name] = (FLOAT32_BYTES if model.in_float32 else width) * shape.parameters
             if model.phase:
-                # The model always samples with the torch engine.
+                # This model always samples with the torch engine.
                 batches = ((model.samples, row_tokens(shape, model.tokens)),)
                 asked = replace(drawing_load(spec, shape, width, device), batches=batches)
                 sampling = ENGINES.find("torch").memory(asked)
                 held[f"{model.name}_kv_cache"] = sum(sampling.parts_bytes.values())
                 phases[model.phase] = sampling.drawing_bytes
         tokens = micro_batch_tokens(spec, shape)
-        # Each of these exists once at a time, so its largest size counts.
+        # Only one of each of these exists at a time, so its largest size counts.
         phases["training"] = {
             **head,
             "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
@@ -177,7 +178,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
             "gathered_weights": gathered_bytes(shape, width) if split > 1 else 0,
             "teacher_pass": 0 if spec.distils == "none" else teacher_pass_bytes(teacher or shape, spec, tokens, width),
         }
-        # A GPU's weights are saved from the host's memory.
+        # On a GPU, the weights are saved from the host's memory.
         if device == "cpu":
             saved = trained if isinstance(lora, Lora) else shape.saved_parameters
             gathered = optimizer if split > 1 else 0
@@ -195,7 +196,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
 
 
 def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
-    """Return a warning if cells may not fit into their slot's share of a GPU; it names the largest arm."""
+    """Return a warning if cells may not fit into their slot's share of a GPU. It names the arm that needs the most."""
     known = [slot.memory_bytes * slot.share for slot in slots if slot.memory_bytes is not None]
     if not known:
         return []
@@ -212,12 +213,12 @@ def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
 
 
 def _whole(parts: Mapping[str, float]) -> dict[str, int]:
-    """Round sizes to whole bytes, and leave out what is 0."""
+    """Return the sizes rounded to bytes, without parts of size 0."""
     return {name: round(size) for name, size in parts.items() if size}
 
 
 def in_words(memory: MemoryEstimate | None) -> str:
-    """Return the estimate as the end of a sentence, its parts from the largest on."""
+    """Return the estimate in words, to end a sentence. The largest parts come first."""
     if memory is None:
         return "unknown, the model's size is not at hand"
     parts = sorted(((name, size / 1e9) for name, size in memory.parts_bytes.items()), key=lambda part: -part[1])
@@ -231,8 +232,9 @@ def in_words(memory: MemoryEstimate | None) -> str:
 def weights_when_split(spec: RunSpec, shape: ModelShape, trained: int, width: int, device: Device) -> dict[str, float]:
     """Return the weights that each process holds under `train.sharding: fully`.
 
-    Whole are the policy to sample from, the starting weights on a CPU, and merged adapters; the rest is split. Trained
-    weights of less than float32 exist only as the optimiser's masters.
+    The following are complete in each process: the policy for sampling, the starting weights on a CPU, and merged
+    adapters.
+    The rest is split. If trained weights are narrower than float32, only the optimiser's master weights exist.
     """
     merged = isinstance(spec.model.lora, Lora)
     trunks = 2 if _critic_has_own_trunk(spec) else 1
@@ -250,17 +252,17 @@ def weights_when_split(spec: RunSpec, shape: ModelShape, trained: int, width: in
 def optimizer_bytes(optimizer: Optimizer, trained: int, width: int, matrices: int) -> int:
     """Return the bytes of the optimiser's state.
 
-    It has moments in float32, and float32 master weights if the weights themselves are narrower (Rajbhandari et al.,
-    arXiv:1910.02054, section 3.1). AdamW has two moments. Momentum is one, and plain descent has none.
-
-    trained, matrices: numbers of weights; the second those that Muon moves.
+    The state consists of moments in float32, and of float32 master weights if the weights are narrower (Rajbhandari et
+    al., arXiv:1910.02054, section 3.1). AdamW has two moments, momentum has one, and plain descent has none.
+    trained: the number of trained weights.
+    matrices: the number of trained weights that Muon updates.
     """
     masters = FLOAT32_BYTES * trained if width < FLOAT32_BYTES else 0
     match optimizer:
         case Sgd(momentum=momentum):
             moments = trained if momentum > 0 else 0
         case Muon():
-            # Muon keeps one moment of the matrices, and AdamW's two of all other weights.
+            # Muon keeps one moment for the matrices. All other weights have AdamW's two moments.
             moments = 2 * trained - matrices
         case AdamW():
             moments = 2 * trained
@@ -268,46 +270,44 @@ def optimizer_bytes(optimizer: Optimizer, trained: int, width: int, matrices: in
 
 
 def matrices_of(spec: RunSpec, shape: ModelShape) -> int:
-    """Return how many trained weights lie in the matrices of layers; with adapters, all of theirs."""
+    """Return the number of trained weights in the matrices of layers. All adapter weights count."""
     lora = spec.model.lora
     return shape.adapter_parameters(lora) if isinstance(lora, Lora) else shape.layers * shape.layer_matrices
 
 
 def gathered_bytes(shape: ModelShape, width: int) -> float:
-    """Return the bytes of what a pass gathers if weights are split.
+    """Return the bytes that a pass gathers if the weights are split.
 
-    It holds two layers, of which one arrives while the other is computed, and the weights outside of layers. It also
-    holds the gradients of one layer and of these weights, in float32 while they are summed.
+    These are two layers, one being computed and the next arriving, and the weights outside of layers. There are also
+    the gradients of one layer and of the outside weights, in float32 while they are summed.
     """
     outside = shape.parameters - shape.layers * shape.layer_parameters
     return (2 * shape.layer_parameters + outside) * width + (shape.layer_parameters + outside) * FLOAT32_BYTES
 
 
 def activation_bytes(shape: ModelShape, tokens: int, width: int, checkpointing: bool) -> float:
-    """Return the bytes that a forward pass over so many tokens keeps for its backward pass.
+    """Return the bytes that a forward pass over this many tokens keeps for its backward pass.
 
-    For each token a layer keeps:
+    For each token, a layer keeps:
+    * for each norm: the input in float32, the normalised values and the output;
+    * queries, keys and values twice: as computed and as passed to attention;
+    * the output of attention twice: as computed and as passed to the next product;
+    * for the gated MLP: both branches, the activation and the product of the two.
 
-    * of each norm its input in float32, the normalised values and the output;
-    * queries, keys and values twice, as they are made and as attention takes them;
-    * the attention's output twice, as it is made and as the next product takes it;
-    * of the gated MLP both branches, the activated one and their product.
+    Attention itself keeps nothing of size tokens x tokens (Dao et al., arXiv:2205.14135). The account follows
+    Korthikanti et al. (arXiv:2205.05198, section 4.1), adapted to these layers.
+    checkpointing: if True, a layer keeps only its input, and one layer at a time is recomputed.
 
-    Attention itself keeps nothing of the size tokens x tokens (Dao et al., arXiv:2205.14135). The account is that of
-    Korthikanti et al. (arXiv:2205.05198, section 4.1), for layers of this kind.
-
-    checkpointing: a layer then keeps only its input, and one layer at a time is computed again.
-
-    The result is within a fifth of what autograd keeps in this project's training pass. That was measured on a CPU for
+    The result is within a fifth of what autograd keeps in this project's training pass. This was measured on a CPU, for
     small models of the architectures llama, qwen2, qwen3 and gemma3, in float32 and bfloat16. Layers that are computed
-    in blocks (`harness.models.blocks`, on a CPU only) keep about half of it.
+    in blocks (`harness.models.blocks`, on a CPU only) keep about half as much.
     """
     normalised = shape.layer_norms * shape.hidden + (shape.attention + shape.key_value if shape.qk_norm else 0)
     norms = normalised * (FLOAT32_BYTES + 2 * width)
     products = width * (4 * shape.attention + 4 * shape.key_value + 4 * shape.intermediate)
     layer = norms + products
     kept = shape.layers * width * shape.hidden + layer if checkpointing else shape.layers * layer
-    # Embeddings, the last norm, and the states that tokens are predicted from.
+    # These are the embeddings, the last norm, and the hidden states from which tokens are predicted.
     ends = shape.hidden * (FLOAT32_BYTES + 4 * width)
     return tokens * (kept + ends)
 
@@ -315,15 +315,15 @@ def activation_bytes(shape: ModelShape, tokens: int, width: int, checkpointing: 
 def logits_bytes(shape: ModelShape, chunk_tokens: int, width: int) -> int:
     """Return the bytes of one chunk of logits in the backward pass.
 
-    The chunk exists as the product, in float32, as log-probs and as their gradient.
+    The chunk exists four times: as the product, in float32, as log-probs, and as their gradient.
     """
     return chunk_tokens * shape.vocabulary * (3 * FLOAT32_BYTES + width)
 
 
 def teacher_pass_bytes(shape: ModelShape, spec: RunSpec, tokens: int, width: int) -> float:
-    """Return the bytes of a teacher's forward pass over so many tokens, without gradient.
+    """Return the bytes of a teacher's forward pass over this many tokens, without gradients.
 
-    It holds one layer's values, the final hidden states, and one chunk of logits and log-probs.
+    These are the values of one layer, the final hidden states, and one chunk of logits and log-probs.
     """
     layer = 4 * shape.hidden + 3 * shape.intermediate + 2 * shape.attention + 2 * shape.key_value
     logits = spec.train.logits_chunk_tokens * shape.vocabulary * (2 * FLOAT32_BYTES + width)
@@ -331,7 +331,7 @@ def teacher_pass_bytes(shape: ModelShape, spec: RunSpec, tokens: int, width: int
 
 
 def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
-    """Return what the engine samples in the largest batch of training and of evaluation."""
+    """Return what the engine samples in the largest batches of training and evaluation."""
     rollout = spec.rollout
     problems, at_once = spec.eval.problems, EVALUATED_AT_ONCE
     samples = 1 if spec.eval.is_greedy else spec.eval.samples
@@ -350,12 +350,12 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
 
 
 def row_tokens(shape: ModelShape, completion_tokens: int) -> int:
-    """Return the tokens of a prompt and its completion, at most the model's context."""
+    """Return the number of tokens of a prompt with its completion, at most the model's context."""
     return min(prompt_tokens(shape) + completion_tokens, shape.context_tokens or sys.maxsize)
 
 
 def prompt_tokens(shape: ModelShape) -> int:
-    """Return the assumed length of a prompt: a word problem with its instructions, or a part of a small context."""
+    """Return the assumed length of a prompt: that of a word problem with instructions, or less in a small context."""
     if shape.context_tokens is None:
         return PROMPT_TOKENS
     return min(PROMPT_TOKENS, round(PROMPT_CONTEXT_FRAC * shape.context_tokens))
@@ -367,9 +367,10 @@ def longest_completion_tokens(spec: RunSpec) -> int:
 
 
 def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
-    """Return the tokens of the largest training pass: the budget, a single row, or the whole batch if that is less.
+    """Return the number of tokens in the largest training pass.
 
-    A prompt is computed once for all its completions.
+    It is the configured number, or a single row if that is longer, but at most the complete batch. A prompt is computed
+    once for all its completions.
     """
     if spec.pairs.type == "dataset":
         return max(spec.train.micro_batch_tokens, 2 * spec.pairs.max_tokens)
@@ -381,11 +382,11 @@ def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
 
 
 def copies(spec: RunSpec, device: Device) -> int:
-    """Return how many whole copies of the model are on the device besides the one that is trained.
+    """Return the number of complete copies of the model on the device, not counting the trained one.
 
-    On a CPU there are the starting weights, to which cells return (a GPU's lie in the host's memory). Adapters add a
-    merged copy. Training adds frozen copies that it measures against, stays close to, or samples from, weights of
-    earlier steps included. It also adds those that it learns from, or that score gold texts.
+    On a CPU, one is the starting weights, which cells are reset to; with a GPU, these are in the host's memory.
+    Adapters add a merged copy. Training adds the frozen copies that it measures against, stays close to, samples from
+    (including weights of earlier steps), learns from, or scores gold texts with.
     """
     merged = isinstance(spec.model.lora, Lora)
     pristine = device == "cpu"
@@ -397,7 +398,7 @@ def copies(spec: RunSpec, device: Device) -> int:
     else:
         held_near = objective.reference
     asked = spec.reward.asks_start or spec.start_teaches
-    # The starting weights are copied once, however many things need them.
+    # The starting weights are copied once, whatever the number of their uses.
     initial = spec.train.reference_rows > 0 or "initial" in (sampler, held_near) or asked
     renewed = held_near == "refreshed"
     return pristine + sum((initial, renewed, sampler == "round", spec.rollout.staleness_steps > 0, merged))
@@ -406,25 +407,25 @@ def copies(spec: RunSpec, device: Device) -> int:
 def _has_teacher(spec: RunSpec) -> bool:
     """Return whether a cell holds separate weights of a teacher.
 
-    If the start teaches, it is among the copies of the start.
+    If the starting weights teach, they are counted in `copies`.
     """
     return spec.checkpoint is None and spec.teacher.type == "model" and not spec.start_teaches
 
 
 def _teacher_shape(spec: RunSpec) -> ModelShape | None:
-    """Return the teacher's shape; None if it has no weights of its own, or an unknown configuration."""
+    """Return the teacher's shape, or None if it has no weights of its own or an unknown configuration."""
     return find_shape(spec.model_teacher.source or spec.model.source) if _has_teacher(spec) else None
 
 
 def _together(engines: Sequence[EngineMemory]) -> EngineMemory:
-    """Return the memory of several engines that sample one after the other."""
+    """Return the memory of several engines that sample one after another."""
     if len(engines) == 1:
         return engines[0]
     drawing = [(name, size) for engine in engines for name, size in engine.drawing_bytes.items()]
     parts = [(name, size) for engine in engines for name, size in engine.parts_bytes.items()]
     return replace(
         engines[0],
-        # Parts are held by all engines at once; only one of them samples at a time.
+        # All engines hold their parts at the same time, but only one of them samples at a time.
         parts_bytes={name: sum(size for other, size in parts if other == name) for name, _ in parts},
         drawing_bytes={name: max(size for other, size in drawing if other == name) for name, _ in drawing},
         device_frac=min(1.0, sum(engine.device_frac for engine in engines)),
@@ -432,17 +433,17 @@ def _together(engines: Sequence[EngineMemory]) -> EngineMemory:
 
 
 def _critic_has_own_trunk(spec: RunSpec) -> bool:
-    """Return whether the critic has layers of its own."""
+    """Return whether the critic has its own layers."""
     objective = spec.objective
     return isinstance(objective, Objective) and objective.baseline == "critic" and objective.critic.trunk == "own"
 
 
 def _drawn_width(spec: RunSpec, width: int) -> int:
-    """Return the bytes of one element of the weights that completions are sampled from."""
+    """Return the bytes per element of the weights that sample completions."""
     return {"trainer": width, "float32": FLOAT32_BYTES}.get(spec.rollout.dtype, 2)
 
 
 def _element_bytes(spec: RunSpec, device: Device) -> int:
-    """Return the bytes of one element of the weights or the activations."""
+    """Return the bytes per element of the weights and activations."""
     dtype = spec.model.dtype
     return 2 if dtype == "bfloat16" or (dtype == "auto" and device == "cuda") else FLOAT32_BYTES

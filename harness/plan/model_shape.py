@@ -1,7 +1,7 @@
-"""The shape of a model from its configuration alone: the number of its parameters, and the sizes of what it computes.
+"""The shape of a model, read from its configuration alone: the number of parameters, and the sizes of its activations.
 
-The configuration is a config.json, or the header of a GGUF file, whose format (versions 2 and 3) is that of
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package gguf reads it too, but takes between 5 and 40 s.
+The configuration is a config.json or the header of a GGUF file. Versions 2 and 3 of the GGUF format are supported
+(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). The package gguf could read it too, but takes 5 to 40 s.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _QWEN2_1_5B = _QWEN2_0_5B | {
     "num_hidden_layers": 28,
     "num_attention_heads": 12,
 }
-# The models of the shipped profiles, from the config.json of each on the hub, so that a plan needs no network.
+# The models of the shipped profiles, from their config.json on the hub, so that a plan needs no network.
 _KNOWN: dict[str, Mapping[str, object]] = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": {
         "model_type": "llama",
@@ -56,15 +56,15 @@ _KNOWN_TYPES = ("llama", "mistral", *_QKV_BIAS, *_QK_NORM)
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder with grouped-query attention and a gated MLP; sizes in elements."""
+    """A decoder with grouped-query attention and a gated MLP. Sizes are numbers of elements."""
 
     layers: int
     hidden: int
     intermediate: int
     attention: int
-    """heads x head size."""
+    """Number of heads x head size."""
     key_value: int
-    """Key-value heads x head size."""
+    """Number of key-value heads x head size."""
     head_size: int
     vocabulary: int
     tied_head: bool
@@ -73,19 +73,19 @@ class ModelShape:
     mlp_bias: bool = False
     qk_norm: bool = False
     layer_norms: int = 2
-    """Norms of the width of a layer's input, in each layer."""
+    """The number of norms in each layer that are as wide as the layer's input."""
     context_tokens: int | None = None
-    """The most tokens of a sequence; None if the configuration does not say."""
+    """The most tokens of a sequence; None if the configuration does not state it."""
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> ModelShape | None:
-        """Read the shape from a config.json; None for an unknown architecture."""
+        """Return the shape that a config.json describes, or None for an unknown architecture."""
         text: Mapping[str, Any] = config.get("text_config", config)
         kind = text.get("model_type", "")
         if kind not in _KNOWN_TYPES:
             return None
         heads, hidden = text["num_attention_heads"], text["hidden_size"]
-        # Newer models choose the head size freely; older configurations imply it.
+        # Newer models state the head size. Older configurations imply it.
         head_size = text.get("head_dim") or hidden // heads
         has_bias = bool(text.get("attention_bias"))
         return cls(
@@ -107,20 +107,18 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All parameters; a head that is tied to the embeddings counts once."""
+        """The number of parameters. An output head that is tied to the embeddings counts once."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied_head else 2)
         return embeddings + self.layers * self.layer_parameters + self.hidden
 
     @property
     def layer_matrices(self) -> int:
-        """Weights in the matrices of one layer."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
-        # Queries and output, keys and values, then gate, up and down of the MLP.
+        # Queries and output, then keys and values, then gate, up and down of the MLP.
         return 2 * d * a + 2 * d * kv + 3 * d * i
 
     @property
     def layer_parameters(self) -> int:
-        """All parameters of one layer."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
         attention = (a + 2 * kv if self.qkv_bias else 0) + (d if self.output_bias else 0)
         mlp = 2 * i + d if self.mlp_bias else 0
@@ -129,11 +127,11 @@ class ModelShape:
 
     @property
     def saved_parameters(self) -> int:
-        """Parameters in files of weights, which hold a tied head next to the embeddings."""
+        """The number of parameters in saved weights, in which a tied head is stored separately from the embeddings."""
         return self.parameters + (self.vocabulary * self.hidden if self.tied_head else 0)
 
     def adapter_parameters(self, lora: Lora) -> int:
-        """Return rank x (inputs + outputs), summed over the adapted linear layers (Hu et al., arXiv:2106.09685)."""
+        """Return the number of adapter parameters: rank x (inputs + outputs) per adapted layer (arXiv:2106.09685)."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
         ends = {
             "q_proj": d + a, "k_proj": d + kv, "v_proj": d + kv, "o_proj": a + d,
@@ -143,10 +141,10 @@ class ModelShape:
 
 
 def find_shape(source: str) -> ModelShape | None:
-    """Return the shape of `model.source`, from what is on this machine or known.
+    """Return the shape of `model.source`, from local files or from the built-in list.
 
-    None if its configuration is not on this machine, or for an unknown architecture. It reads no weights and does not
-    use the network.
+    None if its configuration is not available locally or its architecture is unknown. Neither weights nor the network
+    are used.
     """
     parsed = parse_source(source)
     config: Mapping[str, object] | None
@@ -163,7 +161,7 @@ def find_shape(source: str) -> ModelShape | None:
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
-    """Return the content of a config.json; None if it cannot be read."""
+    """Return the content of a config.json, or None if it cannot be read."""
     try:
         config: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -172,7 +170,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
 
 
 def _cached(name: str, revision: str | None) -> Mapping[str, object] | None:
-    """Return a model's configuration from the hub's local cache; None if it is not there."""
+    """Return a model's configuration from the hub's local cache, or None if it is not cached."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -182,7 +180,7 @@ def _cached(name: str, revision: str | None) -> Mapping[str, object] | None:
 _MAGIC = b"GGUF"
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""Type of a value -> its format in `struct`."""
+"""Maps the type of a value to its format in `struct`."""
 _NAMES = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
@@ -192,13 +190,13 @@ _NAMES = {
     "head_dim": "attention.key_length",
     "max_position_embeddings": "context_length",
 }
-"""Keys of a config.json -> what follows the architecture's name in a GGUF key."""
+"""Maps a key of config.json to the part of the GGUF key that follows the architecture's name."""
 
 
 def read_config(path: Path) -> Mapping[str, object] | None:
-    """Return what config.json would say of the model's shape.
+    """Return the model's shape in the form of a config.json.
 
-    None for a file without the whole header of a language model.
+    None if the file does not have the complete header of a language model.
     """
     try:
         with path.open("rb") as file:
@@ -210,7 +208,7 @@ def read_config(path: Path) -> Mapping[str, object] | None:
     vocabulary = values.get("tokenizer.ggml.tokens")
     if kind is None or vocabulary is None:
         return None
-    # An untied head is a tensor of its own.
+    # An untied head is stored as a separate tensor.
     return {
         "model_type": kind,
         **config,
@@ -220,9 +218,9 @@ def read_config(path: Path) -> Mapping[str, object] | None:
 
 
 def _read_header(file: BinaryIO) -> tuple[dict[str, object], set[str]]:
-    """Return the values by key, of an array its length, and the names of tensors.
+    """Return the header's values by key, and the names of the tensors. The value of an array is its length.
 
-    Raises KeyError for a wrong magic or an unknown type.
+    Raises KeyError if the magic bytes are wrong or a type is unknown.
     """
     if file.read(4) != _MAGIC:
         raise KeyError(_MAGIC)
@@ -236,24 +234,23 @@ def _read_header(file: BinaryIO) -> tuple[dict[str, object], set[str]]:
 
 
 def _number(file: BinaryIO, form: str) -> Any:
-    """Read one little-endian number."""
     return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))[0]
 
 
 def _string(file: BinaryIO) -> str:
-    """Read a string: its length in bytes, then UTF-8."""
+    """Read a string: its length in bytes, followed by UTF-8."""
     return file.read(_number(file, "Q")).decode()
 
 
 def _value(file: BinaryIO, kind: int) -> Any:
-    """Read a value of this type; of an array only its length."""
+    """Read a value of this type. For an array, return only its length."""
     if kind == _STRING:
         return _string(file)
     if kind != _ARRAY:
         return _number(file, _NUMBERS[kind])
     of, length = _number(file, "I"), _number(file, "Q")
-    # Arrays such as a vocabulary's scores are long, so numbers are skipped and not read. Strings have to be, one by
-    # one.
+    # Arrays such as a vocabulary's scores are long, so numbers are skipped instead of read. Strings must be read one by
+    # one, because their lengths differ.
     if of in _NUMBERS:
         file.seek(length * struct.calcsize(f"<{_NUMBERS[of]}"), 1)
     else:

@@ -1,4 +1,4 @@
-"""A sweep becomes a plan: resolved specs, cells with their identity, the gate's verdict, warnings, cost."""
+"""The plan of a sweep: resolved specs, cells with their hashes, the result of the gate, warnings, cost."""
 
 from __future__ import annotations
 
@@ -28,29 +28,27 @@ from harness.records import CellRecord
 from harness.records.scores import METRIC_PREFIX
 
 RECOMMENDED_SEEDS = 6
-"""With fewer seeds a two-sided sign-flip test cannot reach p < .05."""
+"""With fewer seeds, a two-sided sign-flip test cannot reach p < .05."""
 
 
 @dataclass(frozen=True)
 class PlannedCost:
-    """Upper bounds over all cells, and an estimate of memory."""
+    """Upper bounds on the cost of all cells, and an estimate of a cell's memory."""
 
     cells: int
     generated_tokens_at_most: int
-    """Tokens in training."""
     scored_tokens_at_most: int
-    """Tokens that models read again to score the likelihood of gold texts; prompts and gold texts are not counted."""
+    """Tokens that models process again to score the likelihood of gold texts. Prompts and gold texts are not counted.
+    """
     teacher_tokens_at_most: int
-    """Completion tokens that teachers score."""
     eval_samples_at_most: int | None
-    """None if all problems of a task are evaluated, since their number is known only with the data."""
+    """None if all problems of a task are evaluated, because their number is not known before the data are loaded."""
     memory: MemoryEstimate | None
-    """The estimate for one cell of `largest_arm`; None if the size of no model is known."""
+    """The estimate for one cell of `largest_arm`; None if the size of every model is unknown."""
     largest_arm: str | None
-    """The arm that takes the most memory."""
+    """The arm that needs the most memory."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the cost for programs."""
         bounds = {name: value for name, value in asdict(self).items() if name not in ("memory", "largest_arm")}
         memory = None if self.memory is None else {"arm": self.largest_arm, **self.memory.as_json()}
         return {**bounds, "memory": memory}
@@ -62,7 +60,9 @@ class Plan:
 
     request: SweepRequest
     arms: dict[str, RunSpec]
-    """The resolved spec of each arm at the first seed; for an arm that is still to be tuned, its untuned spec."""
+    """Maps each arm to its resolved spec at the first seed. For an arm that is still to be tuned, this is its untuned
+    spec.
+    """
     cells: list[PlannedCell]
     gate: GateReport
     noops: list[Noop]
@@ -70,61 +70,58 @@ class Plan:
 
     @property
     def sweep(self) -> SweepFile:
-        """The sweep's file."""
         return self.request.sweep
 
     @property
     def profile(self) -> str:
-        """The profile's name."""
         return self.request.profile
 
     @property
     def baseline(self) -> str:
-        """The arm that others are compared with.
+        """The arm with which the others are compared.
 
-        It is the file's baseline, or the first arm if the file names none or --arms leaves it out.
+        It is the baseline in the file. If the file names none or --arms leaves it out, it is the first arm.
         """
         baseline = self.sweep.compare.baseline
         return baseline if baseline in self.arms else next(iter(self.arms))
 
     @property
     def grid(self) -> dict[str, dict[str, object]]:
-        """In a factorial, each arm's value of every factor; else empty."""
+        """In a factorial, maps each arm to its value of every factor; otherwise empty."""
         return {arm: self.sweep.all_arms[arm] for arm in self.arms} if self.sweep.grid else {}
 
     @property
     def first_spec(self) -> RunSpec:
-        """The spec of the first arm."""
         return next(iter(self.arms.values()))
 
     @property
     def metric(self) -> str:
-        """The compared metric with its task written out: `eval.final.<task>.<metric>`."""
+        """The compared metric in its full form, `eval.final.<task>.<metric>`."""
         return f"{METRIC_PREFIX}{self.metric_task}.{self.metric_name}"
 
     @property
     def metric_task(self) -> str:
-        """The task of the compared metric; the first evaluation task if the file names none."""
+        """The task of the compared metric. It is the first evaluation task if the file names none."""
         return self._given_metric[0] or self.task_names[0]
 
     @property
     def metric_task_as_given(self) -> str:
-        """That task as the spec names it, so that it can be loaded; a user's own task goes by its file."""
+        """The same task as named in the spec, for loading it. A user's own task is named by its file there."""
         return self.first_spec.eval.tasks[self.task_names.index(self.metric_task)]
 
     @property
     def task_names(self) -> list[str]:
-        """Names of the evaluation tasks, as in records and metrics; a user's own task has that of its file."""
+        """The names of the evaluation tasks in records and metrics. A user's own task is named after its file."""
         return [get_task(task).name for task in self.first_spec.eval.tasks]
 
     @property
     def metric_name(self) -> str:
-        """The compared metric of that task, e.g. `pass@1`."""
+        """The name of the compared metric without its task, e.g. `pass@1`."""
         return self._given_metric[1]
 
     @property
     def given_metric(self) -> str:
-        """The compared metric as the file names it; trials of a search are compared by its first objective."""
+        """The compared metric as named in the file. Trials of a search are compared by its first objective."""
         search = self.sweep.search
         return self.sweep.compare.metric if search is None else search.objectives[0]
 
@@ -135,7 +132,7 @@ class Plan:
 
     @property
     def margin_pp(self) -> float:
-        """The smallest difference that matters, in percentage points: the file's, else the task's."""
+        """The smallest difference that matters, in percentage points, from the file or otherwise from the task."""
         given = self.sweep.compare.margin_pp
         if given is not None:
             return given
@@ -143,23 +140,22 @@ class Plan:
 
     @property
     def to_tune(self) -> list[str]:
-        """The arms whose settings are known only after their search."""
+        """The arms that must still be tuned, so that their settings are not known yet."""
         return [] if self.sweep.tune is None else [arm for arm in self.arms if arm not in self.request.tuned]
 
     def folder(self, home: Path) -> Path:
-        """Return the folder of the sweep's records."""
         return home / self.sweep.name
 
     def record(self, cell: PlannedCell, home: Path) -> CellRecord:
-        """Return a cell's record, whether it exists yet or not."""
+        """Return a cell's record, whether or not the cell exists yet."""
         return cell.record(self.folder(home) / "cells")
 
     def records(self, home: Path) -> list[CellRecord]:
-        """Return the records of all cells, in their order."""
+        """Return the records of all cells, in the order of `cells`."""
         return records_of(self.cells, self.folder(home) / "cells")
 
     def require_answerable(self) -> None:
-        """Raise GateError unless the arms differ only in declared knobs, and in something that can act."""
+        """Raise GateError if arms differ in undeclared knobs, or only in knobs that have no effect."""
         if not self.gate.ok:
             raise GateError(self.gate.message())
         refused = [noop for noop in self.noops if noop.refused]
@@ -168,7 +164,7 @@ class Plan:
             raise GateError("plan.no_arms_can_act", arms="\n".join(f"  {message}" for message in messages))
 
     def cost(self) -> PlannedCost:
-        """Return upper bounds over all cells, and an estimate of memory."""
+        """Return upper bounds on the cost of all cells, and an estimate of memory."""
         tokens, scored, taught, samples = 0, 0, 0, 0
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
@@ -179,7 +175,7 @@ class Plan:
                 scored += drawn * (len(spec.reward.gold_parts) + spec.reward.has_answer_term)
                 taught += _most_scored(spec)
             along = spec.training_steps // spec.eval.every if spec.eval.every else 0
-            # Greedy decoding takes one sample of a problem, whatever the spec says.
+            # Greedy decoding takes one sample per problem, whatever the spec says.
             each = 1 + along if spec.eval.is_greedy else spec.eval.samples + along * spec.eval.curve_samples
             if (wanted := spec.eval.problems) is not None:
                 samples += each * sum(get_task(name).n_evaluated(wanted) or 0 for name in spec.eval.tasks)
@@ -192,26 +188,26 @@ class Plan:
 
 
 def _at_most(steps: int, a_step: int, budget: int | None) -> int:
-    """Return an upper bound of tokens over this many steps, or until the budget is used up."""
-    # The step that uses up the budget is finished, so it may exceed it by a step's tokens.
+    """Return an upper bound on the tokens of this many steps, or until the budget is used up."""
+    # The step that uses up the budget is completed, so it may exceed the budget by the tokens of a step.
     return steps * a_step if budget is None else min(steps * a_step, budget + a_step)
 
 
 def _most_tokens_a_step(spec: RunSpec) -> int:
-    """Return an upper bound of the tokens that a step generates."""
+    """Return an upper bound on the tokens that a step generates."""
     rollout, objective = spec.rollout, spec.objective
     refills = isinstance(objective, Objective) and objective.zero_std == "refill"
     rounds = 1 + (spec.policy_gradient.refill_max_rounds if refills else 0)
-    # The task's own solutions cost no generated tokens; only the policy's share does.
+    # The task's own solutions cost no generated tokens, so only the policy's share counts.
     drawn = round(rollout.policy_frac * rollout.prompts_per_step) if rollout.sampler == "given" else None
     prompts = rollout.prompts_per_step if drawn is None else drawn
     return rounds * prompts * rollout.samples_per_prompt * rollout.max_completion_tokens
 
 
 def _most_scored(spec: RunSpec) -> int:
-    """Return an upper bound of the completion tokens that a cell's teacher scores.
+    """Return an upper bound on the completion tokens that a cell's teacher scores.
 
-    Each epoch counts if the teacher is in the loss.
+    If the teacher is part of the loss, each epoch counts.
     """
     if spec.distils == "none":
         return 0
@@ -236,8 +232,8 @@ def make_plan(
 ) -> Plan:
     """Plan a sweep file (path or shipped name) or a folder of records, with the options of the command line.
 
-    on_gpu: as in `read_request`. Raises RefusedError for anything wrong with the files or the options; the gate's
-    verdict is in the plan.
+    on_gpu: as in `read_request`. Raises RefusedError for any fault in the files or options. If the gate refuses the
+    arms, this is recorded in the plan.
     """
     request = read_request(given, profile, settings, seeds, arms, on_gpu)
     if request.sweep.search is not None:
@@ -246,7 +242,7 @@ def make_plan(
 
 
 def plan_arms(request: SweepRequest) -> Plan:
-    """Plan a sweep whose arms are stated. Raises RefusedError with the faults of all arms."""
+    """Plan a sweep whose arms are listed in its file. Raises RefusedError with the faults of all arms."""
     sweep, faults = request.sweep, Faults()
     faults.lines += request.faults_of_an_evaluation()
     faults.refuse()
@@ -256,12 +252,12 @@ def plan_arms(request: SweepRequest) -> Plan:
         with faults:
             cells += PlannedCell.of_arm(arm, by_seed)
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
-    # Over a checkpoint arms may differ in how they are evaluated, so the metric is checked for each.
+    # If a checkpoint is evaluated, arms may differ in their evaluation, so the metric is checked for each arm.
     metric, trains = sweep.compare.metric, request.checkpoint is None
     of_metric = [fault for spec in firsts.values() for fault in metric_faults(metric, spec.eval, trains)]
     faults.lines += [f"{request.path}: {fault}" for fault in dict.fromkeys(of_metric)]
     faults.refuse()
-    # Whether arms can differ is checked without their tuning, which would be a difference of its own.
+    # Whether the arms differ is checked without their tuned values, which would count as a difference.
     untuned = firsts
     if request.tuned:
         before = resolved_arms(replace(request, tuned={}).arms_layers, request.seed_list[:1], faults, request.on_gpu)
@@ -281,9 +277,9 @@ def plan_arms(request: SweepRequest) -> Plan:
 
 
 def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
-    """Return warnings about the plan, a sentence each; `specs` are the arms before their tuning."""
+    """Return warnings about the plan, one sentence each. specs: the arms before their tuning."""
     sweep, chosen = request.sweep, list(specs)
-    # Refused pairs are an error of `require_answerable`, unless the file allows them.
+    # Pairs that are refused are reported by `require_answerable`, unless the file allows them.
     warnings = first_of([noop.message() for noop in noops if not noop.refused or sweep.allow_noop])
     if sweep.under_test:
         knobs = {arm: active(spec) for arm, spec in specs.items()}
@@ -296,7 +292,7 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             + ("seeds; below 3 there is no test at all." if count < 3 else "seeds.")
         )
     uncorrected = {arm: spec for arm, spec in specs.items() if _samples_uncorrected(spec)}
-    # Only an engine with a copy of the weights rounds in its own way.
+    # Only an engine with its own copy of the weights rounds differently.
     for engine in (engine for engine in ENGINES.all().values() if engine.holds_copy):
         if arms := [arm for arm, spec in uncorrected.items() if spec.rollout.engine == engine.name]:
             warnings.append(
@@ -331,7 +327,7 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             f"{knob} {', '.join(moving)} is not pinned to a commit: a later cell may start from other weights. "
             "Write hf:<id>@<commit>, 40 hexadecimal digits."
         )
-    # By name, since several arms may ask the same judge.
+    # The judges are collected by name, because several arms may ask the same judge.
     served = {judge.name: judge.file for spec in specs.values() for judge in spec.judges if judge.file.address}
     for name, file in served.items():
         keyless = file.api_key_env is not None and not os.environ.get(file.api_key_env)
@@ -369,12 +365,12 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
 
 
 def _draws_in_training(spec: RunSpec) -> bool:
-    """Return whether bench samples completions in training."""
+    """Return whether bench itself samples completions in training."""
     return spec.checkpoint is None and spec.pairs.type != "dataset" and spec.trainer.type == BENCH
 
 
 def _outside_words(spec: RunSpec) -> str | None:
-    """Say what of the spec acts on an arm that a program outside of bench trains; None for other arms."""
+    """Return a sentence on which settings affect an arm that an outside program trains, or None for other arms."""
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return None
@@ -388,7 +384,7 @@ def _outside_words(spec: RunSpec) -> str | None:
 
 
 def _samples_uncorrected(spec: RunSpec) -> bool:
-    """Return whether an arm samples in training, and its objective does not correct the sampler's mismatch."""
-    # Preference objectives have no ratio to correct.
+    """Return whether an arm samples in training without correcting the mismatch between sampler and trainer."""
+    # Preference objectives have no ratio that could be corrected.
     corrects = not isinstance(spec.objective, Objective) or spec.objective.sampler_correction.type != "none"
     return _draws_in_training(spec) and not corrects

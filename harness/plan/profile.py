@@ -1,7 +1,7 @@
-"""A profile: the settings of a substrate, and what its file says of itself, such as the spread measured there.
+"""A profile: the settings of a substrate, and facts about it, such as the spread that was measured under it.
 
-A variant of a substrate `extends` its profile and states only what differs. The spread is not inherited: it is another
-one on other problems, or from another start.
+A variant of a substrate `extends` its profile and states only the differences. The spread is not inherited, because it
+is different with other problems or from another start.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from harness.settings import dotted
 _PAIRED_SD = "paired_sd_pp"
 _SAMPLING_SD = "sampling_sd_pp"
 _FACTS = ("description", _PAIRED_SD, _SAMPLING_SD)
-"""Keys of a profile's file that describe the profile and are no settings."""
+"""The keys of a profile's file that are facts instead of settings."""
 EXTENDS = "extends"
 
 
 def find_profile(given: str, beside: Path) -> Path:
-    """Find the file of a profile by its shipped name or its path, which may be relative to the sweep file's folder."""
+    """Return a profile's file, given its shipped name or a path, which may be relative to the sweep file's folder."""
     if given.endswith((".yaml", ".yml")) and not Path(given).is_file() and (beside.parent / given).is_file():
         return beside.parent / given
     return find_file(given, shipped(SHIPPED / "profiles"), "profile")
 
 
 def read_profile(path: Path) -> dict[str, object]:
-    """Read a profile's file as if it stated what it extends too.
+    """Return the content of a profile's file, merged with the profile that it extends.
 
-    Raises RefusedError if the extended file is no profile, or extends another one itself.
+    Raises RefusedError if the extended file is not a profile, or itself extends another one.
     """
     document = load_yaml(path)
     if EXTENDS not in document:
@@ -53,37 +53,37 @@ def read_profile(path: Path) -> dict[str, object]:
         raise RefusedError(
             "plan.extended_profile_extends_another", path=path, key=EXTENDS, given=given, base=below[EXTENDS]
         )
-    # Facts of the extended profile are dropped; those of the file itself stay.
+    # The facts of the extended profile are dropped. The facts in the file itself stay.
     facts = {key: document.pop(key) for key in _FACTS if key in document}
     return facts | laid_over({key: value for key, value in below.items() if key not in _FACTS}, document)
 
 
 def profile_layer(path: Path) -> Layer:
-    """Return the settings of a profile's file."""
+    """Return the settings of a profile's file, without its facts."""
     return Layer(str(path), {key: value for key, value in read_profile(path).items() if key not in _FACTS})
 
 
 @dataclass(frozen=True)
 class MeasuredSpread:
-    """How much the paired difference of two arms varies over training seeds, as measured under a profile."""
+    """The spread of the paired difference between two arms over training seeds, as measured under a profile."""
 
     sd_pp: float
     """The standard deviation of the difference, in percentage points."""
     sampling_sd_pp: float
-    """The part of it that comes from the samples of an evaluation."""
+    """The part of the standard deviation that comes from sampling in the evaluation."""
     tasks: tuple[str, ...]
-    """The tasks of that evaluation, which is the profile's own."""
+    """The tasks of the evaluation that measured it, which are the profile's."""
     problems: int | None
-    """Its problems of each task; None for all of a task."""
+    """The number of problems per task in that evaluation; None for all problems."""
     samples: int
-    """Its samples of each problem."""
+    """The number of samples per problem in that evaluation."""
 
     @classmethod
     def of(cls, path: Path) -> MeasuredSpread | None:
-        """Read what a profile's file says; None if nothing was measured.
+        """Return the spread that a profile's file states, or None if it states none.
 
-        If the part of sampling is left out, it is taken to be all of the spread. Raises RefusedError for anything but
-        such numbers.
+        If the part from sampling is not stated, it is assumed to be the complete spread. Raises RefusedError for
+        invalid numbers.
         """
         document, knobs = load_yaml(path), dotted(profile_layer(path).settings)
         if document.get(_PAIRED_SD) is None:
@@ -106,15 +106,15 @@ class MeasuredSpread:
         return cls(sd_pp, sampling_sd_pp, tuple(get_task(task).name for task in tasks), problems, samples)
 
     def sd_pp_under(self, evaluation: EvalSpec, task: str) -> float | None:
-        """Return the sd to plan with under another evaluation; None for a task that was not measured.
+        """Return the sd to plan with under another evaluation, or None for a task that was not measured.
 
-        The noise that fewer samples or problems add is added. More of them reduce nothing, since the measured sd is
-        uncertain itself.
+        If the evaluation has fewer samples or problems, their noise is added. If it has more, nothing is subtracted,
+        because the measured value is itself uncertain.
         """
         if task not in self.tasks:
             return None
-        # The variance of sampling is inverse to problems x samples. How many problems a task has is not known here, so
-        # an evaluation of all problems counts as the number of the other.
+        # The variance from sampling is inversely proportional to problems x samples. How many problems a task has is
+        # unknown here. So if one of the two evaluations uses all problems, it is assumed to have as many as the other.
         measured = self.problems or evaluation.problems or 1
         evaluated = evaluation.problems or measured
         noise = measured * self.samples / (evaluated * evaluation.samples)
@@ -122,7 +122,7 @@ class MeasuredSpread:
 
 
 def _percentage_points(path: Path, document: Mapping[str, object], key: str) -> float:
-    """Return a number of percentage points from a profile's file. Raises RefusedError for anything else."""
+    """Return a number of percentage points from a profile's file. Raises RefusedError if the value is not one."""
     given = document[key]
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 100:
         raise RefusedError("plan.not_percentage_points", path=path, key=key, given=given)

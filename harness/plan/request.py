@@ -1,4 +1,4 @@
-"""A request for a sweep: its file with the options of the command line, and all their faults."""
+"""A request for a sweep: its file with the options of the command line, and a check for all their faults."""
 
 from __future__ import annotations
 
@@ -42,61 +42,58 @@ ASKED_OF_A_CHECKPOINT = (
     "model.head_dtype",
     "model.chat_template",
 )
-"""The knobs that arms over one checkpoint may differ in, as dotted prefixes: decoding, prompts, grader, engine,
-precision."""
+"""The knobs in which arms over one checkpoint may differ, as dotted prefixes: decoding, prompts, grader, engine and
+precision.
+"""
 
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """A sweep file with the options that were given with it."""
+    """A sweep file with the options of the command line."""
 
     sweep: SweepFile
     path: Path
-    """The path of the sweep file."""
     profile: str
-    """The profile's name."""
     profile_path: Path
     settings: tuple[str, ...] = ()
-    """The options --set."""
     seeds: int | None = None
-    """The option --seeds."""
     arms: tuple[str, ...] = ()
-    """The option --arms."""
     tuned: Mapping[str, TunedArm] = field(default_factory=dict)
-    """By arm, the result of the search that `tune` requires."""
+    """Maps each arm to the result of the search that `tune` requires."""
     asked_in: Path | None = None
     """The folder of the sweep file at its first run, if `path` is a copy next to the records."""
     on_gpu: Callable[[], bool] = gpu_here
-    """The meaning of `train.device: auto`; called if a spec leaves the device open."""
+    """Returns whether `train.device: auto` means a GPU. Called only if a spec leaves the device open."""
 
     @property
     def seed_list(self) -> list[int]:
-        """The seeds. With --seeds: the sweep's own first, then those above them."""
+        """The seeds. With --seeds, the sweep's own seeds come first, followed by larger ones."""
         return self.sweep.seed_list if self.seeds is None else first_seeds(self.sweep.seed_list, self.seeds)
 
     @property
     def folder(self) -> Path:
-        """The folder of the sweep file at its first run, in which files that it names are looked for."""
+        """The folder of the sweep file at its first run. Files that it names are searched for there."""
         return self.asked_in or self.path.parent
 
     @property
     def checkpoint(self) -> str | None:
-        """The model that all cells evaluate as it is, as the user names it; None if they train.
+        """The model that all cells evaluate without training, as named by the user; None if they train.
 
-        A path that does not exist from the current folder is taken from the sweep file's folder, if it exists there.
+        If a path does not exist relative to the current folder, but relative to the sweep file's folder, the latter is
+        used.
         """
         given = parse_settings(self.settings).get("checkpoint", self.sweep.checkpoint)
         if given is None:
             return None
         kind, colon, name = str(given).partition(":")
-        # Other kinds, such as hf:, are no paths.
+        # Sources of other kinds, such as hf:, are not paths.
         path, prefix = (name, f"{kind}:") if colon and kind in ("path", "gguf") else (str(given), "")
         is_elsewhere = not Path(path).expanduser().exists() and (self.folder / path).exists()
         return f"{prefix}{self.folder / path}" if is_elsewhere else str(given)
 
     @property
     def arms_layers(self) -> dict[str, list[Layer]]:
-        """All layers of each arm in the file's order, for the arms of --arms or for all."""
+        """Maps each requested arm to all its layers, in the order of the file."""
         found = {arm: Layer(f"{self.path}: tune ({arm})", one.values) for arm, one in self.tuned.items()}
         return {
             arm: [*layers, *([found[arm]] if arm in found else []), *self.overrides]
@@ -104,7 +101,7 @@ class SweepRequest:
         }
 
     def arms_between(self, below: Sequence[Layer], above: Sequence[Layer]) -> dict[str, list[Layer]]:
-        """Return each arm's own settings between other layers."""
+        """Return the layers of each requested arm: `below`, the arm's own settings, `above`."""
         return {
             arm: [*below, Layer(f"{self.path}{_own(arm)}", settings), *above]
             for arm, settings in self.sweep.all_arms.items()
@@ -115,30 +112,30 @@ class SweepRequest:
     def layers(self) -> list[Layer]:
         """The layers that all arms share: the profile and the sweep's base.
 
-        If nothing is trained, only the profile's evaluation knobs count.
+        If nothing is trained, only the profile's evaluation knobs are used.
         """
         profile = profile_layer(self.profile_path)
         if self.checkpoint is None:
             return [profile, *self.layers_without_profile]
         said = {k: value for k, value in dotted(profile.settings).items() if knob_at(k) and acts_of(k).evaluates}
-        # The profile's training task is the default of its evaluation, which would be lost with the other training
-        # knobs.
+        # The profile's training task is the default of its evaluation tasks. It must be kept when the training knobs
+        # are dropped.
         tasks = {"eval.tasks": [task]} if (task := dotted(profile.settings).get("task.train")) else {}
         return [BARE_MODEL, replace(profile, settings=tasks | said), *self.layers_without_profile]
 
     @property
     def layers_without_profile(self) -> list[Layer]:
-        """The sweep's base alone, for a profile that cannot be read."""
+        """The layer of the sweep's base, for use if the profile cannot be read."""
         return [Layer(f"{self.path}: base", self.sweep.base)]
 
     @property
     def overrides(self) -> list[Layer]:
-        """The layer of --set, on top of all arms."""
+        """The layer of --set, which overrides all arms."""
         knobs = {knob: value for knob, value in parse_settings(self.settings).items() if knob != "checkpoint"}
         return [Layer("--set", knobs)] if knobs else []
 
     def faults_of_an_evaluation(self) -> Iterator[str]:
-        """Yield what a sweep that trains nothing says of training, in its arms or as the question."""
+        """Yield the training settings in a sweep that trains nothing, in its arms or as knobs under test."""
         if self.checkpoint is None:
             return
         layers = {layer.origin: layer for arm in self.arms_between([], []).values() for layer in arm}
@@ -167,11 +164,11 @@ def read_request(
 ) -> SweepRequest:
     """Read a sweep file (path or shipped name) or a folder of records, with the options of the command line.
 
-    A folder keeps the options of its last run unless others are given, and what it left to the machine. on_gpu: whether
-    cells that leave their device open run on a GPU. The plug-ins that the file names are in use from now on.
-
-    Raises RefusedError with all faults of the file and of the options. If the file's form is at fault, those of its
-    arms are included as far as they can be seen.
+    The plug-ins that the file names are in use afterwards. For a folder of records, the options of its last run apply
+    unless others are given, and so does its choice of GPU or CPU.
+    on_gpu: returns whether cells whose settings name no device run on a GPU.
+    Raises RefusedError with all faults of the file and of the options. If the file's form is at fault, the faults of
+    its arms are included as far as they can be found.
     """
     if seeds is not None and not 1 <= seeds <= MOST_CELLS:
         raise RefusedError(
@@ -229,7 +226,8 @@ def read_request(
         )
     if sweep.search is not None and request.checkpoint is not None and sweep.checkpoint is None:
         faults.lines.append("--set checkpoint: a search trains its trials. Leave it out.")
-    # A sound file is checked as it is planned. After a fault nobody plans it, so the rest is checked here.
+    # A file without faults so far is checked later, when it is planned. A faulty one is not planned, so it is checked
+    # here.
     if faults.lines:
         faults.lines += _faults_of_content(request, profile_path is not None, left_out)
     faults.refuse()
@@ -237,7 +235,7 @@ def read_request(
 
 
 def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: Collection[str]) -> list[str]:
-    """Return the faults of arms and metric of a file whose form is at fault, as far as they can be seen."""
+    """Return the faults of arms and metric in a file whose form is at fault, as far as they can be found."""
     faults = Faults()
     below = request.layers if profile_is_read else request.layers_without_profile
     arms = request.arms_between(below, request.overrides) or {"": [*below, *request.overrides]}
@@ -250,7 +248,7 @@ def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: C
         faults.lines += [
             f"{request.path}: {fault}" for fault in metric_faults(request.sweep.compare.metric, evaluation, trains)
         ]
-        # The metric is that of all arms, so the first arm without a fault suffices.
+        # The metric is the same for all arms, so one arm without faults suffices.
         break
     return faults.lines
 
@@ -262,9 +260,11 @@ def resolved_arms(
     on_gpu: Callable[[], bool],
     checkpoint: str | None = None,
 ) -> dict[str, dict[int, RunSpec]]:
-    """Return arm -> seed -> spec for the arms without a fault; gather the faults of the others, each once.
+    """Map each arm without faults to its specs by seed. Collect the faults of the other arms, each once.
 
-    on_gpu: as in `SweepRequest`. checkpoint: the model that all evaluate as it is.
+    faults: the faults are added to it.
+    on_gpu: as in `SweepRequest`.
+    checkpoint: the model that all arms evaluate without training.
     """
 
     def resolved(layers: Sequence[Layer]) -> RunSpec:
@@ -276,7 +276,7 @@ def resolved_arms(
     for arm, layers in arms.items():
         try:
             spec = resolved(layers)
-            # No setting depends on the seed, so each arm is resolved once.
+            # No setting depends on the seed, so each arm is resolved only once.
             specs[arm] = {seed: spec.model_copy(update={"seed": seed}) for seed in seeds}
         except FaultyError as error:
             refused[arm] = error.faults
@@ -291,7 +291,7 @@ def resolved_arms(
 def _each_once(refused: Mapping[str, Sequence[Fault]], n_arms: int) -> list[str]:
     """Return the faults of all arms, each once.
 
-    A fault of only some arms names them, unless it comes from one arm's own settings.
+    If only some arms have a fault, it names these arms, unless it comes from the settings of one arm.
     """
     arms_with: dict[Fault, list[str]] = {}
     for arm, faults in refused.items():
@@ -306,14 +306,14 @@ def _each_once(refused: Mapping[str, Sequence[Fault]], n_arms: int) -> list[str]
 
 
 def _own(arm: str) -> str:
-    """Return how the origin of an arm's own settings ends."""
+    """Return the end of the origin of an arm's own settings."""
     return f": arms.{arm}"
 
 
 def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iterator[str]:
-    """Yield why arms cannot be compared on `eval.final.[<task>.]<metric>`.
+    """Yield the reasons why arms cannot be compared on `eval.final.[<task>.]<metric>`.
 
-    trains: True to compare over training seeds, False over the problems of one checkpoint.
+    trains: whether arms are compared over training seeds instead of over the problems of one checkpoint.
     """
     tasks = [get_task(task) for task in evaluation.tasks]
     names = [task.name for task in tasks]
@@ -322,7 +322,7 @@ def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iter
         return
     task, _, metric = given.removeprefix(METRIC_PREFIX).rpartition(".")
     compared = tasks[names.index(task) if task in names else 0]
-    # Greedy decoding, and choices among given answers, take one sample of each problem.
+    # Greedy decoding takes one sample per problem, and so do problems with given choices.
     has_one = compared.gives_choices or evaluation.is_greedy
     metrics = metrics_for([k for k in evaluation.k if k == 1] if has_one else evaluation.k)
     comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]

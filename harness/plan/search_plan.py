@@ -1,4 +1,4 @@
-"""A search becomes a plan: the spec of any setting, and the checks that can be made before the first trial."""
+"""The plan of a search: the spec of any setting, and the checks that are possible before the first trial."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ from harness.settings import dotted
 Values = dict[str, object]
 
 DEFAULT = "default"
-"""The setting of the profile and the base, from which a search departs."""
+"""The name of the setting from which a search starts: that of the profile and the base."""
 _SETTINGS_TRIED = 40
-"""The most settings of the other knobs that are tried to find one in which a knob acts."""
+"""The most settings of the other knobs that are tried to find one in which a knob has an effect."""
 _ENDS = (0, -1)
-"""The positions of a range's ends among its corners."""
+"""The indices of a range's two ends in its `corners`."""
 _LONGEST_NAME = 255
-"""The limit of common file systems on a folder's name, in bytes."""
+"""The limit of common file systems on the name of a folder, in bytes."""
 _WILCOXON: dict[str, object] = {"p_threshold": 0.1, "n_startup_steps": 2}
-"""The options of Optuna's WilcoxonPruner by default."""
 _FEWEST_PAIRS = 2
-"""The fewest pairs that it compares, whatever its options."""
+"""The fewest pairs that this pruner compares, whatever its options."""
 
 
 @dataclass(frozen=True)
 class SearchPlan:
     """A search before it begins.
 
-    The layers of `request` lie below a trial's values, its overrides above them.
+    A trial's values override the layers of `request` and are overridden by its `overrides`.
     """
 
     request: SweepRequest
@@ -56,35 +55,32 @@ class SearchPlan:
 
     @property
     def sweep(self) -> SweepFile:
-        """The sweep's file."""
         return self.request.sweep
 
     @property
     def path(self) -> Path:
-        """The path of that file."""
         return self.request.path
 
     @property
     def profile(self) -> str:
-        """The profile's name."""
         return self.request.profile
 
     @property
     def where(self) -> str:
-        """The key of the sweep file that holds the ranges; a search with an arm tunes that arm."""
+        """The key of the sweep file that contains the ranges. If the file has arms, the search tunes an arm."""
         return "tune.per_arm" if self.sweep.arms else "search.knobs"
 
     @cached_property
     def _layers(self) -> tuple[list[Layer], list[Layer]]:
-        """The layers below and above a trial's values."""
+        """The layers that a trial's values override, and the layers that override these values."""
         below = self.request.layers
         for with_arm in self.request.arms_between(below, []).values():
             below = with_arm
         return below, self.request.overrides
 
     def spec(self, values: Mapping[str, object], seed: int) -> RunSpec:
-        """Return the resolved spec of a setting. Raises RefusedError for values that do not go together."""
-        # Cached, because the records are rewritten with all settings after each trial.
+        """Return the resolved spec of a setting. Raises RefusedError if the values contradict each other."""
+        # The specs are cached, because the records are rewritten with all settings after each trial.
         key = json.dumps([values, seed], sort_keys=True)
         if key not in self._specs:
             own = [Layer(f"{self.path}: {self.where}", values)]
@@ -93,7 +89,6 @@ class SearchPlan:
         return self._specs[key]
 
     def plan(self, settings: Mapping[str, Mapping[str, object]]) -> Plan:
-        """Return a plan with these settings as its arms."""
         specs = {arm: {seed: self.spec(values, seed) for seed in self.seeds} for arm, values in settings.items()}
         firsts = {arm: by_seed[self.seeds[0]] for arm, by_seed in specs.items()}
         return Plan(
@@ -107,32 +102,30 @@ class SearchPlan:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of each trial."""
         return self.request.seed_list
 
     def folder(self, home: Path) -> Path:
-        """Return the folder of the search's records."""
         return home / self.sweep.name
 
     @property
     def confirmation_name(self) -> str:
-        """The name of the sweep that trains the best setting with fresh seeds."""
+        """The name of the sweep that trains the best setting on fresh seeds."""
         return f"{self.sweep.name}-confirm"
 
     @cached_property
     def objectives(self) -> list[str]:
-        """The objectives with their tasks written out: eval.final.<task>.<metric>."""
+        """The objectives in their full form, eval.final.<task>.<metric>."""
         plan = self.plan({DEFAULT: {}})
         return [_with_task(objective, plan.task_names) for objective in self.search.objectives]
 
     @cached_property
     def always_drawn(self) -> dict[str, object]:
-        """The values in the base of the knobs without a condition."""
+        """The values that the base has for the searched knobs without a condition."""
         known = active(self.spec({}, self.seeds[0]))
         return {k: known[k] for k, searched in self.search.knobs.items() if not searched.when and k in known}
 
     def require_searchable(self) -> None:
-        """Raise RefusedError for wrong ranges, overrides or metrics, GateError for a knob that cannot act."""
+        """Raise RefusedError for invalid ranges, overrides or metrics, GateError for a knob that has no effect."""
         overridden = [knob for layer in self.request.overrides for knob in dotted(layer.settings)]
         for knob in overridden:
             if knob in self.search.knobs:
@@ -143,12 +136,12 @@ class SearchPlan:
             raise RefusedError("\n".join(f"{self.path}: {fault}" for fault in faults))
         _require_metrics(self)
         _require_something_to_prune_by(self)
-        # Types before action: whether a knob acts can be judged only at values that it can have.
+        # Types are checked first, because whether a knob has an effect can be judged only at values that it can have.
         _require_types(self)
         _require_action(self)
 
     def question(self) -> dict[str, object]:
-        """Return what must not change within a search: how trials are compared, sampled and pruned."""
+        """Return the parts of a search that must not change: how trials are compared, sampled and pruned."""
         return {
             "knobs": {knob: searched.model_dump(mode="json") for knob, searched in self.search.knobs.items()},
             "objectives": self.objectives,
@@ -159,7 +152,7 @@ class SearchPlan:
         }
 
     def default_values(self) -> dict[str, object] | None:
-        """Return the values of the searched knobs in the base; None unless each lies in its range."""
+        """Return the values of the searched knobs in the base, or None if one of them is outside its range."""
         known = active(self.spec({}, self.seeds[0]))
         values: dict[str, object] = {}
         for knob in self.search.ordered():
@@ -180,8 +173,8 @@ def make_search_plan(
 ) -> SearchPlan:
     """Plan the search of a sweep file (path or shipped name) with the overrides of the command line.
 
-    on_gpu: as in `read_request`. Raises RefusedError for anything wrong with the files, the ranges or the overrides,
-    GateError for a knob that cannot act.
+    on_gpu: as in `read_request`. Raises RefusedError for any fault in the files, ranges or overrides, GateError for a
+    knob that has no effect.
     """
     request = read_request(given, profile, settings, seeds, on_gpu=on_gpu)
     search = request.sweep.search
@@ -193,7 +186,7 @@ def make_search_plan(
 
 
 def _require_short_name(plan: SearchPlan) -> None:
-    """Refuse a name that is too long once `-confirm` is appended."""
+    """Raise RefusedError for a name that is too long once `-confirm` is appended."""
     excess = len(plan.confirmation_name) - _LONGEST_NAME
     if excess > 0:
         raise RefusedError(
@@ -205,7 +198,6 @@ def _require_short_name(plan: SearchPlan) -> None:
 
 
 def _with_task(objective: str, tasks: Sequence[str]) -> str:
-    """Return an objective with its task written out."""
     if objective == GENERATED_TOKENS:
         return objective
     task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
@@ -213,7 +205,7 @@ def _with_task(objective: str, tasks: Sequence[str]) -> str:
 
 
 def _require_metrics(plan: SearchPlan) -> None:
-    """Refuse an unknown second objective. The first is the compared metric, which is checked as in every sweep."""
+    """Raise RefusedError for an unknown second objective. The first is checked like the metric of any sweep."""
     tasks = plan.plan({DEFAULT: {}}).task_names
     for objective in plan.objectives[1:]:
         if objective == GENERATED_TOKENS:
@@ -226,28 +218,28 @@ def _require_metrics(plan: SearchPlan) -> None:
 
 
 def _require_something_to_prune_by(plan: SearchPlan) -> None:
-    """Refuse a pruner that would get nothing to compare."""
+    """Raise RefusedError for a pruner that would have nothing to compare."""
     pruner, base = plan.search.pruner.type, plan.spec({}, plan.seeds[0])
     if pruner == "wilcoxon":
         _require_seeds_to_prune_by(plan)
     every, searched = base.eval.every, plan.search.knobs.get("train.steps")
-    # The longest training that a trial may have: one evaluation along it suffices.
+    # This is the longest training that a trial may have. One evaluation before its end suffices.
     drawn = [value for value in searched.corners if isinstance(value, int)] if searched else []
     steps = max(drawn, default=base.train.steps)
-    # An evaluation after the last step is the final one, not one along training.
+    # The evaluation after the last step is the final one, so it does not count.
     if pruner in ("median", "asha") and not 0 < every < steps:
         raise RefusedError("plan.pruner_without_evaluations", path=plan.path, pruner=pruner, every=every, steps=steps)
 
 
 def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
-    """Refuse a pruner that could only prune after the last seed: with k pairs the smallest one-sided p is 2^-k."""
+    """Raise RefusedError if Wilcoxon pruning could act only after the last seed: with k pairs, p is at least 2^-k."""
     options = _WILCOXON | plan.search.pruner.options
     threshold, startup, given = options["p_threshold"], options["n_startup_steps"], len(plan.seeds)
     if not isinstance(threshold, int | float) or not threshold <= 1 or not isinstance(startup, int):
         return  # refused when the study is made, like everything that Optuna does not accept
     if threshold <= 0:
         raise RefusedError("plan.p_threshold_not_positive", path=plan.path, p_threshold=threshold)
-    # The least k with 2^-k < threshold, and one seed more, which pruning then saves.
+    # The smallest k with 2^-k < threshold, plus the one seed that pruning then saves.
     needed = 1 + max(_FEWEST_PAIRS, startup, math.floor(-math.log2(threshold)) + 1)
     if given < needed:
         raise RefusedError(
@@ -264,7 +256,7 @@ def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
 def _require_types(plan: SearchPlan) -> None:
     """Raise RefusedError unless every knob can have the values at the ends of its range.
 
-    The other knobs are where its condition wants them, else as in the base.
+    The other knobs have values that satisfy its condition, or otherwise those of the base.
     """
     problems: list[str] = []
     for knob, searched in plan.search.knobs.items():
@@ -276,7 +268,7 @@ def _require_types(plan: SearchPlan) -> None:
 
 
 def _problems(plan: SearchPlan, values: Mapping[str, object]) -> list[str]:
-    """Return why no trial could have these values; [] if one could."""
+    """Return the reasons why no trial could have these values, or [] if one could."""
     problems: list[str] = []
     for setting in (*(_with_conditional(plan, values, end) for end in _ENDS), values):
         try:
@@ -289,9 +281,9 @@ def _problems(plan: SearchPlan, values: Mapping[str, object]) -> list[str]:
 
 
 def _with_conditional(plan: SearchPlan, values: Mapping[str, object], end: int) -> dict[str, object]:
-    """Return these values with the knobs that are sampled because of them, at this end of their ranges.
+    """Return these values, plus the knobs that are sampled because of them, at one end of their ranges.
 
-    Some values need them, as cispo needs its weight_max.
+    Some values are invalid without such knobs: cispo needs its weight_max, for example.
     """
     setting = dict(values)
     for knob in plan.search.ordered():
@@ -304,7 +296,7 @@ def _with_conditional(plan: SearchPlan, values: Mapping[str, object], end: int) 
 def _where_drawn(
     search: Search, knob: str, pick: Callable[[Sequence[object]], object] = operator.itemgetter(0)
 ) -> dict[str, object]:
-    """Return values of the knobs that its condition names, under which a knob is sampled."""
+    """Return values of other knobs that satisfy the condition of this knob."""
     values: dict[str, object] = {}
     for parent, allowed in search.knobs[knob].when.items():
         values |= _where_drawn(search, parent, pick) | {parent: search.knobs[parent].as_drawn(pick(allowed))}
@@ -312,20 +304,20 @@ def _where_drawn(
 
 
 def _require_action(plan: SearchPlan) -> None:
-    """Raise GateError for a knob that cannot act anywhere, or on a branch where it is sampled nevertheless.
+    """Raise GateError for a knob that has no effect at all, or none on a branch where it is sampled.
 
-    Raises it also for two of its values that do the same wherever they were tried.
+    Also raises it if two values of a knob had the same effect wherever they were tried.
     """
     for knob, searched in plan.search.knobs.items():
         pairs = list(combinations(searched.corners, 2))
-        # Pairs that have made no difference so far.
+        # The pairs of values that have made no difference so far.
         alike = pairs
         why, inert = "its condition never holds", None
         for around in _surroundings(plan.search, knob):
             reasons = [_why_no_action(plan, knob, around, *pair) for pair in alike]
             others = (_why_no_action(plan, knob, around, *pair) for pair in pairs if pair not in alike)
-            # Pairs that differed elsewhere are checked here too. `others` is lazy, so only if all pairs in `alike` are
-            # alike here.
+            # Pairs that differed elsewhere are checked here too, but only if all pairs in `alike` make no difference
+            # here: `others` is lazy.
             if all(reasons) and all(others):
                 inert = inert or (around, reasons[0] if reasons else _why_no_action(plan, knob, around, *pairs[0]))
             alike = [pair for pair, reason in zip(alike, reasons, strict=True) if reason]
@@ -344,10 +336,10 @@ def _require_action(plan: SearchPlan) -> None:
 
 
 def _surroundings(search: Search, knob: str) -> Iterator[dict[str, object]]:
-    """Yield settings of the other knobs under which this one is sampled: random corners, without repetition."""
+    """Yield random settings of the other knobs under which this knob is sampled, without repetition."""
     rng = random.Random(0)
     seen: list[dict[str, object]] = []
-    # A knob that exists because of this one cannot be part of its surroundings.
+    # A knob that exists only because of this knob cannot be part of the setting around it.
     others = [other for other in search.ordered() if knob not in _ancestors(search, other)]
     for _ in range(_SETTINGS_TRIED):
         values: dict[str, object] = _where_drawn(search, knob, rng.choice)
@@ -360,15 +352,15 @@ def _surroundings(search: Search, knob: str) -> Iterator[dict[str, object]]:
 
 
 def _ancestors(search: Search, knob: str) -> set[str]:
-    """Return the knobs that decide whether this one is sampled."""
+    """Return the knobs that decide, directly or indirectly, whether this knob is sampled."""
     parents = set(search.knobs[knob].when)
     return parents.union(*(_ancestors(search, parent) for parent in parents))
 
 
 def _why_no_action(plan: SearchPlan, knob: str, around: dict[str, object], one: object, other: object) -> str | None:
-    """Return why two values of a knob make no difference there, whatever else they bring in.
+    """Return the reason why two values of a knob make no difference in a setting, whatever further knobs they require.
 
-    None if they do make one, or do not go with the rest.
+    None if they make a difference, or contradict the setting.
     """
     reason = None
     for end in _ENDS:

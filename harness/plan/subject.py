@@ -1,4 +1,4 @@
-"""The subject of an evaluation: a model by its source, its folder or its file, or what a cell has trained."""
+"""The subject of an evaluation: a model given by its source, folder or file, or a model that a cell has trained."""
 
 from __future__ import annotations
 
@@ -33,41 +33,39 @@ BARE_MODEL = Layer(
         "eval.problems": 1,
     },
 )
-"""What a spec must say of training; a model that is only evaluated reads none of it."""
+"""Training settings that a spec requires. They have no effect on a model that is only evaluated."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to evaluate."""
-
     label: str
-    """Names it in folders and tables."""
+    """The subject's name in folders and tables."""
     spec: RunSpec
-    """How it is loaded (`checkpoint`, `model`, `rollout.engine`, `train.device`), with nothing left to the machine."""
+    """How the subject is loaded (`checkpoint`, `model`, `rollout.engine`, `train.device`), without any `auto`."""
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of a cell's checkpoint; None for the spec's model itself."""
+        """The folder of the cell checkpoint; None if the subject is the spec's model itself."""
         return self.spec.checkpoint_folder
 
     @property
     def cell(self) -> CellRecord | None:
-        """The cell that trained it."""
+        """The cell that trained the subject; None if no cell did."""
         return CellRecord.at(self.checkpoint.parents[1]) if self.checkpoint else None
 
     @property
     def moves(self) -> bool:
-        """True if the same name may mean other weights tomorrow."""
+        """Whether the subject's name may stand for other weights tomorrow."""
         return self.checkpoint is None and parse_source(self.spec.model.source).moves
 
     def as_in(self, spec: RunSpec) -> Subject:
-        """Return the same weights, loaded as another spec says."""
+        """Return the same weights, to be loaded as another spec says."""
         return replace(self, spec=spec.model_copy(update={"checkpoint": self.spec.checkpoint}))
 
     def conditions(self, seed: int) -> dict[str, object]:
-        """Return what can change a sample, as `conditions_of_model`. seed: of the noise.
+        """Return everything about the model that can change a sample, as `conditions_of_model`.
 
-        Raises RefusedError for a model's missing files.
+        seed: the seed of the noise. Raises RefusedError if files of the model are missing.
         """
         return conditions_of_model(self.spec.model_copy(update={"seed": seed}))
 
@@ -80,11 +78,11 @@ def find_subject(
     as_trained: bool = False,
     on_gpu: Callable[[], bool] = gpu_here,
 ) -> Subject:
-    """Find a subject by its `model.source`, a model's folder, a .gguf file, a cell's folder or one checkpoint's folder.
+    """Return a subject, given a `model.source`, a model folder, a .gguf file, a cell folder or a checkpoint folder.
 
-    A cell's folder means its newest checkpoint. as_trained: for a cell, `auto` means what it was trained with, not what
-    suits this machine. on_gpu: whether it is evaluated on a GPU if the device is left open.
-
+    A cell's folder stands for its newest checkpoint.
+    as_trained: for a cell, resolve `auto` to the setting of its training instead of the best one for this machine.
+    on_gpu: returns whether to evaluate on a GPU if the device is not set.
     Raises RefusedError for anything else.
     """
     machine = {"rollout.engine": engine, "train.device": device, "model.dtype": dtype}
@@ -100,7 +98,7 @@ def find_subject(
     elif ":" not in given:
         raise RefusedError("plan.not_a_model", given=given)
     parsed = parse_source(source)
-    # Only local files are checked here: planning does not use the network.
+    # Only local files are checked, because planning does not use the network.
     if parsed.kind != "hf":
         parsed.require()
     layers = [BARE_MODEL, Layer("command line", {"model.source": source, **machine})]
@@ -110,16 +108,16 @@ def find_subject(
 
 
 def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
-    """Return a spec that names a checkpoint, with that model and everything left to the machine written out.
+    """Return a spec that names a checkpoint, with the settings of that model filled in and every `auto` resolved.
 
-    What the spec says of loading the model counts. Raises as `find_subject`.
+    Settings in the spec that determine how the model is loaded take precedence. Raises as `find_subject`.
     """
     if spec.checkpoint is None:
         raise TypeError("the spec trains, and names no checkpoint")
     machine = (spec.rollout.engine, spec.train.device, spec.model.dtype)
     subject = find_subject(spec.checkpoint, *machine, on_gpu=on_gpu)
     of_loading = [knob.removeprefix("model.") for knob in spec_knobs() if _loads_model(knob)]
-    # Only what the sweep states itself: a default of the spec must not replace what the cell was trained with.
+    # Only explicit settings take precedence: a default of the spec must not replace a setting of the cell's training.
     said = {name: getattr(spec.model, name) for name in of_loading if name in spec.model.model_fields_set}
     found = subject.spec
     changed = spec.model_copy(
@@ -134,12 +132,15 @@ def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
 
 
 def _loads_model(knob: str) -> bool:
-    """Return whether a knob says how a model is loaded, whatever is done with it, and is not left to the machine."""
+    """Return whether a knob determines how a model is loaded for any use. model.dtype is left to the machine."""
     return knob.startswith("model.") and acts_of(knob).evaluates and knob != "model.dtype"
 
 
 def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bool]) -> Subject:
-    """Return what a cell has trained. machine: knobs set differently from training; None leaves one as it was."""
+    """Return the subject that a cell has trained.
+
+    machine: knobs to set differently from training; None leaves a knob as it was.
+    """
     from harness.training.checkpoint import checkpoint_folders
 
     if not (path / "checkpoint.json").is_file():
@@ -152,7 +153,7 @@ def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bo
         raise RefusedError("plan.checkpoint_of_no_cell", path=path, folder=folder)
     cell = CellRecord.at(folder)
     as_trained = recorded_spec(cell)
-    # The spec comes from the cell's folder, so what it would run must be known to this user.
+    # The spec comes from the cell's folder, so the user must have run the code that it names before.
     for code, name in run_by(as_trained.model_copy(update={"checkpoint": str(path)})).items():
         user_code.require_known(code, name, cell.path / "spec.json")
     changed: dict[str, object] = {"checkpoint": str(path)}

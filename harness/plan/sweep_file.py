@@ -1,6 +1,6 @@
 """A sweep file: the question, the arms, the seeds, the comparison. Shipped files are found by name.
 
-A sweep's folder of records keeps its file and everything that the file needs, so that it can be run again from there.
+The folder of a sweep's records keeps the file and everything that the file needs, so that it can be rerun from there.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from harness.settings.faults import faults_of
 
 SHIPPED = Path(sweeps.__file__).parent
 KEPT = "question"
-"""The folder next to sweep.json that holds the sweep file and what it needs."""
+"""The folder next to sweep.json that contains the sweep file and everything that it needs."""
 KEPT_PROFILE = "profile.yaml"
 KEPT_CODE = "code"
 _SHARED_FOLDERS = ("cache", "mlartifacts", "probes")
-"""Folders in the runs folder that no sweep may be named after."""
+"""Folders in the runs folder whose names a sweep must not have."""
 _PROBES = "probe*.yaml"
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
 MOST_ARMS = 200
-"""Every two arms are compared before a cell starts, and twenty thousand pairs take seconds."""
+"""Every two arms are compared before a cell starts. The resulting twenty thousand pairs take seconds."""
 MOST_CELLS = 10_000
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
 
 def _is_knob_or_section(entry: str) -> str:
-    """Check that a name is a knob or a section of knobs. Raises UnknownNameError."""
+    """Return the name of a knob or of a section of knobs. Raises UnknownNameError for any other name."""
     known = ("algorithm", *spec_knobs())
     if not (entry.startswith("reward.parts.") or is_open(entry)) and not any(
         f"{knob}.".startswith(f"{entry}.") for knob in known
@@ -53,21 +53,21 @@ def _is_knob_or_section(entry: str) -> str:
 
 
 def _is_one_knob(entry: str) -> str:
-    """Check that a name is a single knob. Raises ValueError."""
+    """Return the name of a single knob. Raises ValueError for any other name."""
     if entry not in spec_knobs() and not (is_open(entry) or _is_knob_or_section(entry).startswith("reward.parts.")):
         raise InvalidError("plan.several_knobs_put_back", given=entry)
     return entry
 
 
 def _is_one_value(given: object) -> object:
-    """Check that a setting is a single value. Raises ValueError."""
+    """Return a setting that is a single value. Raises ValueError for a list or a mapping."""
     if isinstance(given, list | dict):
         raise InvalidError("plan.several_values_put_back", given=shown(given))
     return given
 
 
 def _is_compared_metric(given: str) -> str:
-    """Check the form of a compared metric, and that the metric exists. Raises ValueError."""
+    """Return a compared metric. Raises ValueError if its form is wrong or the metric does not exist."""
     if not given.startswith(METRIC_PREFIX):
         raise InvalidError("plan.not_a_final_metric", given=given)
     find_metric(given.rpartition(".")[2])
@@ -82,72 +82,83 @@ File = TypeVar("File", bound=Settings)
 
 
 class ComparisonSettings(Settings):
-    """What is compared: every other arm with the baseline, on one metric of the final evaluation."""
+    """The comparison: every other arm with the baseline, on one metric of the final evaluation."""
 
-    baseline: str | None = Field(default=None, description="an arm's name; none = the first arm")
+    baseline: str | None = Field(default=None, description="the name of an arm; none = the first arm")
     metric: Annotated[str, AfterValidator(_is_compared_metric)] = Field(
-        default="eval.final.pass@1", description="eval.final.[<task>.]<metric>; task omitted = the first"
+        default="eval.final.pass@1", description="eval.final.[<task>.]<metric>; without a task, the first task"
     )
     margin_pp: float | None = Field(
-        default=None, gt=0, description="percentage points; smaller differences do not matter; none = the task's"
+        default=None, gt=0, description="smallest difference that matters, in percentage points; none = the task's"
     )
     alpha: float = Field(default=0.05, gt=0, lt=1, description="family-wise error rate over the contrasts (Holm)")
     new_problems: bool = Field(
-        default=False, description="also give intervals over new problems of the same kind, not only over new seeds"
+        default=False,
+        description="whether to give intervals that generalise to new problems of the same kind, in addition to new "
+        "seeds",
     )
 
 
 class Screening(Settings):
-    """Many arms are ranked on a few seeds, without verdicts; the best are confirmed on fresh seeds."""
+    """Many arms are ranked on a few seeds, without verdicts. The best are confirmed on fresh seeds."""
 
-    best: int = Field(3, ge=1, description="how many of the best arms are confirmed against the baseline")
+    best: int = Field(3, ge=1, description="number of best arms to confirm against the baseline")
     seeds: int = Field(
-        12, ge=3, le=1_000, description="how many fresh seeds confirm them, after those of the screening"
+        12, ge=3, le=1_000, description="number of fresh seeds for the confirmation, after those of the screening"
     )
 
 
 class SweepFile(Settings):
-    """A question, as its file states it."""
+    """The question as stated in a sweep file."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$", max_length=255)
     question: str
     profile: str = Field(description="name of a shipped profile, or path of your own; --profile overrides it")
-    plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
+    plugins: Listed[str] = Field((), description="your own modules that add things, in this file's folder or installed")
     ablate: Listed[Declared] = Field(
         (),
-        description="the knobs under test, as dotted prefixes; those of grid and leave_one_out need not be repeated",
+        description="the knobs under test, as dotted prefixes; those in grid and leave_one_out need not be repeated",
     )
-    co_changes: dict[Declared, Reason] = Field({}, description="knobs that have to change too, each with the reason")
-    base: dict[str, Any] = Field({}, description="settings of all arms, on top of the profile")
-    arms: dict[ArmName, dict[str, Any]] = Field({}, description="arm -> its settings")
+    co_changes: dict[Declared, Reason] = Field({}, description="further knobs that must change, each with the reason")
+    base: dict[str, Any] = Field({}, description="settings of all arms, which override the profile")
+    arms: dict[ArmName, dict[str, Any]] = Field({}, description="maps each arm to its settings")
     grid: dict[Declared, Annotated[list[Any], Field(min_length=1)]] = Field(
-        {}, description="factorial: knob -> values; an arm for each combination. Its knobs are under test"
+        {},
+        description="factorial: maps knobs to lists of values, with an arm for each combination. Its knobs are under "
+        "test",
     )
     leave_one_out: dict[OneKnob, OneValue] = Field(
         {},
-        description="knob -> its ordinary value: the recipe of `base` as an arm, and one for each knob put back alone. "
-        "Its knobs are under test",
+        description="maps knobs to their ordinary values; the arms are the recipe in `base`, and one for each knob "
+        "that resets only this knob. Its knobs are under test",
     )
     checkpoint: str | None = Field(
         None,
-        description="instead of training: a model that all cells evaluate as it is; a model.source, a model's folder, "
-        "a cell's folder or one checkpoint's. Arms then differ in decoding, template, grader, engine or dtype",
+        description="a model that all cells evaluate instead of training: a model.source, a model's folder, a cell's "
+        "folder or that of one checkpoint. Arms then differ in decoding, template, grader, engine or dtype",
     )
-    search: Search | None = Field(None, description="instead of arms: `bench tune` searches for the best setting")
-    tune: Tune | None = Field(None, description="`bench run` first searches for each arm's best values of these knobs")
+    search: Search | None = Field(
+        None, description=("search for the best setting with `bench tune`, instead of stating arms")
+    )
+    tune: Tune | None = Field(
+        None,
+        description=("search for the best values of these knobs in each arm, before `bench run` compares the arms"),
+    )
     seeds: int | list[int] = Field(
-        12, description="how many (counted from 0), or a list of them; in a search, those of each trial (default 1)"
+        12,
+        description="number of seeds (counted from 0), or a list of seeds; in a search, the seeds of each trial "
+        "(default 1)",
     )
     compare: ComparisonSettings = ComparisonSettings()
     screening: Screening | None = Field(
-        None, description="for many arms: rank them on these seeds, then confirm the best on fresh ones"
+        None, description="for many arms: rank them on these seeds, then confirm the best on fresh seeds"
     )
-    allow_noop: bool = Field(False, description="run although the arms cannot differ")
+    allow_noop: bool = Field(False, description="run even if the arms cannot differ")
 
     @model_validator(mode="before")
     @classmethod
     def _a_trial_has_one_seed(cls, document: object) -> object:
-        """Give a search one seed per trial by default, since it spends its cells on settings."""
+        """Raise an error for too many arms before any is created: a grid of a few lists may not fit into memory."""
         if isinstance(document, dict) and "search" in document:
             return {"seeds": 1} | document
         return document
@@ -162,7 +173,7 @@ class SweepFile(Settings):
     @field_validator("arms", "grid", "leave_one_out")
     @classmethod
     def _arms_are_few_enough(cls, stated: Mapping[str, Sized], field: ValidationInfo) -> Mapping[str, object]:
-        """Refuse too many arms before any is made: a grid of a few long lists has more points than fit into memory."""
+        """Set the default of a search to one seed per trial, because a search spends its cells on settings."""
         of_grid = field.field_name == "grid"
         if (count := math.prod(map(len, stated.values())) if of_grid else len(stated)) > MOST_ARMS:
             raise InvalidError("plan.too_many_arms", count=count, most=MOST_ARMS)
@@ -176,8 +187,8 @@ class SweepFile(Settings):
         return name
 
     def clashes(self) -> Iterator[str]:
-        """Yield what is wrong with keys that are each valid."""
-        # No validator: `read_what_can_be_read` skips this check if these keys were left out as faulty.
+        """Yield the faults in combinations of keys that are each valid."""
+        # This is not a validator, because `read_what_can_be_read` must skip it if these keys were left out as faulty.
         given = [name for name in ("arms", "grid", "leave_one_out", "search") if getattr(self, name)]
         starts_from_an_arm = given == ["arms", "search"] and len(self.arms) == 1  # that `tune` searches
         if len(given) != 1 and not starts_from_an_arm:
@@ -203,7 +214,7 @@ class SweepFile(Settings):
             yield from self._clashes_with_tuning(self.tune)
 
     def _clashes_with_tuning(self, tune: Tune) -> Iterator[str]:
-        """Yield what a sweep that tunes its arms cannot be combined with."""
+        """Yield the settings that cannot be combined with the tuning of arms."""
         if self.search is not None:
             yield (
                 "tune is given with search: search looks for the best setting of all, tune for the best of each arm "
@@ -239,7 +250,6 @@ class SweepFile(Settings):
                 yield f"{name} is given with checkpoint, where {instead[name]}. Leave one of the two out."
 
     def _without_effect_on_a_search(self) -> Iterator[str]:
-        """Yield the keys that have no effect on a search."""
         instead = {
             "ablate": "the searched knobs are what differs",
             "co_changes": "the searched knobs are what differs",
@@ -254,12 +264,12 @@ class SweepFile(Settings):
             yield "compare.baseline is given with search, whose best is compared with the default: leave it out."
 
     def _faulty_arms(self) -> Iterator[str]:
-        """Yield the faults of the arms, stated or made by a design."""
+        """Yield the faults of the arms, whether listed or made by a design."""
         unusable = [name for name in self.all_arms if not re.fullmatch(_ARM_NAME, name)]
         if unusable:
             design = "grid" if self.grid else "leave_one_out"
             yield f"{design} gives an arm {unusable[0]!r}, which is not a valid name: state the arms one by one."
-        # Arms are named by their values, so equal values give one arm where the grid has two points.
+        # Arms are named by their values, so equal values in a grid give only one arm.
         if self.grid and len(self.all_arms) < math.prod(len(values) for values in self.grid.values()):
             yield "grid gives the same arm twice: list distinct values for each knob."
         if self.leave_one_out and len(self.all_arms) <= len(self.leave_one_out):
@@ -272,9 +282,9 @@ class SweepFile(Settings):
 
     @property
     def under_test(self) -> list[str]:
-        """The knobs whose differences are the question, as dotted prefixes.
+        """The knobs whose effect is the question, as dotted prefixes.
 
-        They are declared by `ablate`, or are those of a design or a search.
+        They are those declared in `ablate`, and those of a design or a search.
         """
         if self.search is not None:
             return list(self.search.knobs)
@@ -283,26 +293,25 @@ class SweepFile(Settings):
 
     @property
     def tuned_knobs(self) -> list[str]:
-        """The knobs with a best value for each arm; none without `tune`."""
+        """The knobs that are tuned in each arm, or [] without `tune`."""
         return [] if self.tune is None else list(self.tune.per_arm)
 
     @property
     def all_arms(self) -> dict[str, dict[str, object]]:
-        """Arms by name, none for a search; arms of a design are named by their knobs."""
+        """The settings of each arm by its name; empty for a search. Arms of a design are named by their knobs."""
         if self.grid:
             return factorial(self.grid)
         return leave_one_out(self.leave_one_out) if self.leave_one_out else self.arms
 
     @property
     def seed_list(self) -> list[int]:
-        """The seeds, written out."""
         return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
 
 def load_sweep(given: str) -> tuple[SweepFile, Path]:
-    """Load the sweep of a path or of a shipped name.
+    """Load a sweep, given the path of its file or a shipped name.
 
-    Its plug-ins are in use from now on. Raises RefusedError with all faults of the file's form.
+    Its plug-ins are in use afterwards. Raises RefusedError with all faults of the file's form.
     """
     faults = Faults()
     sweep, path, _ = read_what_can_be_read(given, faults)
@@ -311,15 +320,16 @@ def load_sweep(given: str) -> tuple[SweepFile, Path]:
 
 
 def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, set[str]]:
-    """Return the sweep of a path or of a shipped name, its path, and the keys that were left out.
+    """Return a sweep, its path, and the keys that were left out. given: the path of its file or a shipped name.
 
-    It is read as far as possible, and the faults of its form are gathered. Faulty keys are left out, wholly or in part.
+    The file is read as far as possible. Faulty keys are left out, in full or in part, and their faults are added to
+    `faults`.
     """
     path = shipped_probes().get(given) or find_file(given, shipped(SHIPPED), "sweep")
     document = load_yaml(path)
     if "objectives" in document:
         raise RefusedError("plan.probe_is_no_sweep", given=given)
-    # Before the file is validated: it may name a plug-in's knobs, tasks or metrics.
+    # The plug-ins must be in use before the file is validated, because it may name their knobs, tasks or metrics.
     use_plugins(document, path)
     left_out: set[str] = set()
     try:
@@ -333,25 +343,25 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
             sweep = SweepFile.model_validate(readable)
         except ValidationError:
             raise refused from None
-    # Without these keys, the checks would report as missing what is only faulty.
+    # If one of these keys was left out, the checks would report it as missing, although it is only faulty.
     if not left_out & {"arms", "grid", "leave_one_out", "search"}:
         faults.lines += [f"{path}: {clash}" for clash in sweep.clashes()]
     return sweep, path, left_out
 
 
 def use_plugins(document: Mapping[str, object], path: Path) -> None:
-    """Make the plug-ins that a file names available, so that the rest of it can use them. Raises RefusedError."""
+    """Load the plug-ins that a file names, so that the rest of the file can use them. Raises RefusedError."""
     named = document.get("plugins", [])
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise RefusedError("plan.plugins_not_a_list", path=path, named=named)
     folders = [] if SHIPPED in path.parents else [path.parent, path.parent / KEPT_CODE]
-    # A kept file comes with records, perhaps from somebody else: its code runs only if it is trusted.
+    # A file in a folder of records may come from someone else, so its code runs only if it is trusted.
     is_kept = path.parent.name == KEPT and (path.parent.parent / "sweep.json").is_file()
     plugins.use(named, folders, named_by=f"{path}: plugins", for_records=is_kept)
 
 
 def validated(kind: type[File], document: Mapping[str, object], path: Path) -> File:
-    """Return the document of a file as its model. Raises RefusedError with all its faults."""
+    """Return the validated content of a file. Raises RefusedError with all its faults."""
     try:
         return kind.model_validate(document)
     except ValidationError as error:
@@ -360,9 +370,9 @@ def validated(kind: type[File], document: Mapping[str, object], path: Path) -> F
 
 
 def _without_faulty(document: Mapping[str, object], error: ValidationError) -> tuple[dict[str, object], set[str]]:
-    """Return the readable part of a sweep file, and the keys that were left out.
+    """Return the readable part of a sweep file and the keys that were left out, so that further faults can be found.
 
-    Its faults then do not hide others. An arm whose settings are not a mapping keeps its name.
+    An arm whose settings are not a mapping keeps its name.
     """
     readable = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
     left_out: set[str] = set()
@@ -377,12 +387,12 @@ def _without_faulty(document: Mapping[str, object], error: ValidationError) -> t
         else:
             readable.pop(key, None)
             left_out.add(key)
-    # Placeholders for required keys that are missing; the faults that report this are gathered already.
+    # Add placeholders for missing required keys. The faults that report these keys are collected already.
     return {"name": "unnamed", "question": "", "profile": ""} | readable, left_out
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, object]:
-    """Parse the settings of --set: `key=value`, each with a YAML value. Raises RefusedError for any other form."""
+    """Parse the options --set: `key=value`, where the value is YAML. Raises RefusedError for any other form."""
     parsed: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -396,18 +406,18 @@ def parse_settings(settings: Sequence[str]) -> dict[str, object]:
 
 
 def shipped(folder: Path) -> dict[str, Path]:
-    """Map names to paths of the YAML files in a folder of the package, without probes."""
+    """Return the paths of the YAML files in a folder of the package by name, without probes."""
     probes = set(folder.glob(_PROBES))
     return {path.stem: path for path in sorted(folder.glob("*.yaml")) if path not in probes}
 
 
 def shipped_probes() -> dict[str, Path]:
-    """Map names to paths of the shipped files for `bench probe`."""
+    """Return the paths of the shipped files for `bench probe` by name."""
     return {path.stem: path for path in sorted(SHIPPED.glob(_PROBES))}
 
 
 def find_file(given: str, names: Mapping[str, Path], what: str) -> Path:
-    """Return the file of a path or of one of these names. Raises RefusedError if there is neither."""
+    """Return a file, given its path or one of these names. Raises RefusedError if neither exists."""
     if Path(given).is_file():
         return Path(given)
     if given in names:

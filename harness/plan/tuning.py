@@ -1,8 +1,9 @@
-"""Each arm at its best: one search for each arm, all with the same budget, and their results.
+"""The tuning of arms: one search for each arm, all with the same budget, and their results.
 
-The search of an arm is a search like any other, in a folder of its own, `<sweep>-tune-<arm>`. It departs from the arm's
-settings. Its seeds lie above those of any verdict, so the comparison is made with seeds that chose nothing. Its result
-is written into sweep.json, and stays: more seeds, or a copy of the folder elsewhere, do not search again.
+An arm's search is like any other search. It starts from the arm's settings and is stored in a separate folder,
+`<sweep>-tune-<arm>`. Its seeds are larger than those of any verdict, so that no seed is used both to choose settings
+and to compare arms. Its result is written to sweep.json and stays there. So further seeds, or a copy of the folder
+elsewhere, do not repeat the search.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from harness.records.sweep import TunedArm, Tuning
 
 
 def search_name(sweep: str, arm: str) -> str:
-    """Return the name of the search that tunes an arm, and of its folder."""
+    """Return the name of the search that tunes an arm. The search's folder has the same name."""
     return f"{sweep}-tune-{arm}"
 
 
 def arm_searches(request: SweepRequest) -> dict[str, SearchPlan]:
-    """Return the search of each requested arm; {} without `tune`.
+    """Return the search of each requested arm, or {} if the sweep has no `tune`.
 
-    Raises RefusedError and GateError with the arm if its search cannot be made.
+    Raises RefusedError or GateError, naming the arm, if its search is not valid.
     """
     tune = request.sweep.tune
     arms = [arm for arm in request.sweep.all_arms if not request.arms or arm in request.arms]
@@ -65,9 +66,9 @@ def _arm_search(request: SweepRequest, tune: Tune, arm: str) -> SearchPlan:
 
 
 def digest(plan: SearchPlan) -> str:
-    """Return a digest of what is searched in an arm, and of the settings that the search departs from.
+    """Return a digest of an arm's search and of the settings from which it starts.
 
-    The evaluation is not part of it: more samples in the verdict do not require another search.
+    It does not cover the evaluation, because more samples in the verdict do not require another search.
     """
     departs_from = plan.spec({}, plan.seeds[0]).model_dump(mode="json", exclude={"eval"})
     asked = {
@@ -81,13 +82,12 @@ def digest(plan: SearchPlan) -> str:
 
 
 def searches_begun(plan: Plan, home: Path) -> list[str]:
-    """Return the arms that are tuned, wholly or in part."""
     begun = [arm for arm, search in arm_searches(plan.request).items() if (search.folder(home) / STUDY).exists()]
     return list(dict.fromkeys([*plan.request.tuned, *begun]))
 
 
 def with_known_tuning(plan: Plan, home: Path) -> Plan:
-    """Return the plan with what searches of earlier runs found for its arms, and with warnings about its tuning."""
+    """Return the plan with the results of earlier searches for its arms, and with warnings about the tuning."""
     if plan.sweep.tune is None:
         return plan
     searches = arm_searches(plan.request)
@@ -96,19 +96,19 @@ def with_known_tuning(plan: Plan, home: Path) -> Plan:
     except (FileNotFoundError, DamagedRecordError):  # the run will write it anew
         earlier = None
     known = {} if earlier is None else earlier.arms
-    # An arm that is not requested now keeps its result. A requested one keeps it only if its search is still the same.
+    # The result of an arm that is not requested now is kept. That of a requested arm is kept if its search is
+    # unchanged.
     found = {arm: one for arm, one in known.items() if arm not in searches or digest(searches[arm]) == one.digest}
     return with_tuning(plan, found)
 
 
 def with_tuning(plan: Plan, found: Mapping[str, TunedArm]) -> Plan:
-    """Return the plan with these settings of its arms."""
+    """Return the plan with these results of its arms' searches."""
     planned = plan_arms(replace(plan.request, tuned=dict(found)))
     return replace(planned, warnings=[*planned.warnings, *_warnings(planned)])
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
-    """Yield warnings about the tuning of the arms."""
     outside = [arm for arm, search in arm_searches(plan.request).items() if search.default_values() is None]
     if outside:
         yield (
@@ -121,7 +121,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
 
 
 def end_warnings(arm: str, tuned: TunedArm) -> list[str]:
-    """Return warnings about knobs whose best value is the lowest or the highest that was tried."""
+    """Return warnings about knobs whose best value is the lowest or highest one that was tried."""
     return [
         f"arm {arm}: the best {knob}, {tuned.values[knob]:.4g}, is at the end of what was tried, so a better one may "
         "lie beyond. Widen its range in tune.per_arm, or raise tune.trials."
@@ -130,14 +130,14 @@ def end_warnings(arm: str, tuned: TunedArm) -> list[str]:
 
 
 def in_words(values: Mapping[str, object]) -> str:
-    """Return values as `train.learning_rate=0.0004217, rollout.temperature=1.1`."""
+    """Return values in the form `train.learning_rate=0.0004217, rollout.temperature=1.1`."""
     return ", ".join(
         f"{knob}={value:.4g}" if isinstance(value, float) else f"{knob}={value}" for knob, value in values.items()
     )
 
 
 def tuning_record(request: SweepRequest) -> Tuning | None:
-    """Return the entry for sweep.json; None without `tune`."""
+    """Return the entry `tuning` of sweep.json, or None if the sweep has no `tune`."""
     tune = request.sweep.tune
     if tune is None:
         return None
@@ -152,9 +152,9 @@ def tuning_record(request: SweepRequest) -> Tuning | None:
 
 
 def ended_trials(folder: Path, most: int) -> list[TrialRecord]:
-    """Return the ended trials among the first so many of a search; [] before it began.
+    """Return the trials of a search that have ended, among its first `most`; [] if it has not begun.
 
-    Trials that `bench tune` added later do not count, so that each arm has the same number.
+    Trials that `bench tune` added later are not counted, so that each arm has the same number.
     """
     try:
         trials = read_study(folder).trials

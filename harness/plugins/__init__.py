@@ -1,13 +1,14 @@
-"""Plug-ins: one file adds one thing, from inside by its folder, from outside by its name.
+"""Plug-ins: one file adds one thing. Files of this project are found by their folder, those of users by their name.
 
-A kind (`Kind`) says what the things are: presets, figures, graders, ... Each kind has a room, a folder of this project.
-Every module in it is searched for things of that kind: objects at its top level. So are the modules of the same name on
-shelves: `harness/shelves/trl/trainers.py` adds to `harness/trainers`. A shelf is a folder that nothing else imports, so
-that bench runs without it. A module of the user's own is searched in the same way, for things of every kind. It is
-named by `plugins:` of the sweep file, by --plugin, or by an installed package under the entry-point group
-`bench.plugins`.
+A kind (`Kind`) is a category of things, such as presets, figures or graders. Each kind has a room, which is a folder of
+this project. Every module in the room is searched for things of the kind, i.e. objects at its top level. So are the
+modules of the same name on shelves: `harness/shelves/trl/trainers.py` adds to `harness/trainers`. A shelf is a folder
+that nothing else imports, so that bench runs without it.
 
-Everything else builds on this package and `harness.errors`; they import nothing else of bench.
+A user's module is searched in the same way, for things of every kind. It is named under `plugins:` in the sweep file,
+by --plugin, or by an installed package under the entry-point group `bench.plugins`.
+
+Everything else builds on this package and `harness.errors`. They import nothing else of bench.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from harness.plugins import user_code
 from harness.plugins.user_code import UserModule, find_user_module, find_user_program, make_importable
 
 __all__ = ["UserModule", "find_user_module", "user_code"]
-"""Names that other modules import from here although they are defined elsewhere."""
+"""Names that are defined elsewhere and that other modules import from here."""
 
 GROUP = "bench.plugins"
-"""The entry-point group; the value of an entry is the name of a module."""
+"""The entry-point group. The value of an entry is the name of a module."""
 
 Thing = TypeVar("Thing")
 Parameters = ParamSpec("Parameters")
@@ -40,7 +41,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class _Outside:
-    """A module of the user's own, executed, with the source that it was executed from."""
+    """A user's module that has been executed, and the source from which it was executed."""
 
     source: UserModule
     module: ModuleType
@@ -49,29 +50,29 @@ class _Outside:
 _folders: list[Path] = []
 _named: list[_Outside] = []
 _referred: dict[str, UserModule] = {}
-"""Modules that are not plug-ins, but hold a function that a spec names."""
+"""Modules that are not plug-ins, but contain a function that a spec names."""
 _for_records = False
-"""True if records, and not the user, say what code to run: then it runs only if it is trusted."""
+"""Whether records, not the user, name the code to run. If so, the code runs only if it is trusted."""
 _left_out: list[str] = []
-"""What readers of the records do without, a sentence each."""
+"""Sentences on what readers of the records must do without."""
 _generation = 0
-"""Counts the changes of what is in use, so that derived results can be recomputed."""
+"""The number of changes of the plug-ins in use, by which cached results notice that they are out of date."""
 
 
 def use(
     names: Sequence[str], folders: Sequence[Path], named_by: str = "plugins", for_records: bool = False
 ) -> list[UserModule]:
-    """Make these modules plug-ins, in place of those of earlier calls.
+    """Make these modules the plug-ins in use, instead of those of earlier calls.
 
-    Installed packages that register themselves are plug-ins too. folders: searched in order before the installed
-    packages; the current folder is searched last of the folders. named_by: the setting that names the modules, for
-    messages. for_records: a run's records name the modules, so that only trusted ones may run from now on.
-
+    Installed packages that register themselves are plug-ins too.
+    folders: searched in order, then the current folder, then the installed packages.
+    named_by: the setting that names the modules, for messages.
+    for_records: whether a run's records name the modules, so that only trusted code may run from now on.
     Raises RefusedError as `find_user_module` and `require_trusted`, and for a module that cannot be executed.
     """
     folders = [*folders, Path.cwd()]
     sources = [find_user_module(name, folders, named_by) for name in dict.fromkeys(names)]
-    # All modules are checked before the first is executed.
+    # All modules are checked before the first one is executed.
     for source in sources if for_records else ():
         _require_trusted(source, named_by)
     use_found(sources, folders, for_records, named_by)
@@ -81,36 +82,36 @@ def use(
 def use_found(
     sources: Sequence[UserModule], folders: Sequence[Path], for_records: bool = False, named_by: str = "plugins"
 ) -> None:
-    """Do as `use`, with modules that were found already and may run: what runs is what they hold."""
+    """Do the same as `use` with modules that were found before and may run. Their recorded contents are executed."""
     global _for_records
     _folders[:] = folders
     _for_records = for_records
     _referred.clear()
     _left_out.clear()
-    # Equal sources hold equal bytes, so a repeated call executes nothing again.
+    # Equal sources have equal contents, so a repeated call executes nothing again.
     if [one.source for one in _named] != list(sources):
         make_importable(sources)
         try:
             _named[:] = [_Outside(source, _executed(source.name, named_by)) for source in sources]
         except RefusedError:
-            # Back to the modules that are still in use.
+            # Return to the modules that are still in use.
             make_importable([one.source for one in _named])
             raise
         _forget()
 
 
 def find_recorded(name: str, digest: str, kept: Path) -> UserModule:
-    """Find the module with the digest that a run's records name.
+    """Return the module with the digest that a run's records name.
 
-    It is looked for in the current folder, in the folder `kept` of the run, and among the installed packages. Nothing
-    is executed. Raises RefusedError if there is none, and if it may not run.
+    It is searched for in the current folder, in the folder `kept` of the run, and among the installed packages. Nothing
+    is executed. Raises RefusedError if it is not found or may not run.
     """
     named_by = f"plug-in {name}"
     candidates = []
     for folders in ([Path.cwd()], [kept], []):
         with suppress(RefusedError):
             candidates.append(find_user_module(name, folders, named_by))
-    # Search once more in all folders, only for its error message, which names them.
+    # This search in all folders raises the error, whose message names them.
     if not candidates:
         find_user_module(name, [Path.cwd(), kept], named_by)
     recorded = [module for module in candidates if module.digest == digest]
@@ -127,7 +128,7 @@ def find_recorded(name: str, digest: str, kept: Path) -> UserModule:
 
 
 def require_trusted(module: UserModule, named_by: str) -> None:
-    """Raise RefusedError if records name this module and it is not trusted to run."""
+    """Raise RefusedError if this module is named by records and not trusted to run."""
     if _for_records:
         _require_trusted(module, named_by)
 
@@ -138,44 +139,44 @@ def _require_trusted(module: UserModule, named_by: str) -> None:
 
 
 def is_for_records() -> bool:
-    """Return whether a run's records, and not the user, name the code that is requested now."""
+    """Return whether the code to run is named by a run's records instead of by the user."""
     return _for_records
 
 
 def leave_out(sentence: str) -> None:
-    """Note what readers of the records do without, until other plug-ins are in use."""
+    """Record a sentence on what readers of the records must do without, until the plug-ins in use change."""
     _left_out.append(sentence)
 
 
 def left_out() -> list[str]:
-    """Return what readers of the records do without, a sentence each."""
+    """Return the sentences on what readers of the records must do without."""
     return list(_left_out)
 
 
 def asked_for() -> tuple[list[str], list[Path]]:
-    """Return the names and folders of the last call of `use`, for a process that must use the same."""
+    """Return the names and folders of the last call of `use`, for a process that must use the same plug-ins."""
     return [one.source.name for one in _named], list(_folders)
 
 
 def named() -> tuple[list[UserModule], list[Path], bool]:
-    """Return the modules that were named, the folders, and whether this was for records; `use_found` takes them."""
+    """Return the arguments of the last `use_found`: the modules, the folders, and whether records named them."""
     return [one.source for one in _named], list(_folders), _for_records
 
 
 def in_use() -> list[UserModule]:
-    """Return the plug-ins that were named, then those of installed packages."""
+    """Return the named plug-ins, followed by those of installed packages."""
     return [one.source for one in _outside()]
 
 
 def files_in_use() -> set[str]:
-    """Return the paths of the user's code: of plug-ins, and of modules with a function that a spec names."""
+    """Return the paths of the user's code: of plug-ins, and of modules whose functions a spec names."""
     return {str(path) for module in (*in_use(), *list(_referred.values())) for path in module.files.values()}
 
 
 def source_of(module: str, named_by: str) -> UserModule:
-    """Find the module with a function that the setting `named_by` names, in the folders of plug-ins.
+    """Return the module whose function a setting names, searched for in the folders of plug-ins.
 
-    It is not executed. Raises RefusedError as `find_user_module`.
+    named_by: the setting. The module is not executed. Raises RefusedError as `find_user_module`.
     """
     if module not in _referred:
         _referred[module] = find_user_module(module, _folders or [Path.cwd()], named_by)
@@ -183,9 +184,9 @@ def source_of(module: str, named_by: str) -> UserModule:
 
 
 def imported(module: str, named_by: str) -> ModuleType:
-    """Find the module as `source_of` does, and execute it.
+    """Return the module that `source_of` finds, executed.
 
-    Raises RefusedError as `source_of` and `require_trusted`, and for whatever the module raises.
+    Raises RefusedError as `source_of` and `require_trusted`, and if the module raises an error.
     """
     require_trusted(source_of(module, named_by), named_by)
     make_importable([*(one.source for one in _named), *_referred.values()])
@@ -195,16 +196,16 @@ def imported(module: str, named_by: str) -> ModuleType:
 def user_file(given: str) -> Path:
     """Return the path of a file that a setting names.
 
-    It is relative to the current folder if the file exists there, else to the first folder of plug-ins that has it,
-    such as the sweep file's. If none has it, the path is returned unchanged.
+    If the file does not exist relative to the current folder, it is searched for in the folders of plug-ins, such as
+    the sweep file's. If it is in none of them, the path is returned unchanged.
     """
     return next((folder / given for folder in (Path(), *_folders) if (folder / given).is_file()), Path(given))
 
 
 def folder_of_program(files: Sequence[str], named_by: str) -> Path:
-    """Return the folder of a program's files: the first that has the first file.
+    """Return the first folder that contains the first of a program's files.
 
-    The current folder comes first, then the folders of plug-ins. Raises RefusedError if none has it.
+    The current folder is searched first, then the folders of plug-ins. Raises RefusedError if none contains it.
     """
     folders = list(dict.fromkeys(folder.resolve() for folder in (Path(), *_folders)))
     for folder in folders:
@@ -216,7 +217,7 @@ def folder_of_program(files: Sequence[str], named_by: str) -> Path:
 
 
 def program(files: Sequence[str], named_by: str) -> UserModule:
-    """Return a program of the user's own with all that its files import from below their folders.
+    """Return a program of the user, with everything that its files import from their folders.
 
     Raises RefusedError as `folder_of_program` and `find_user_program`.
     """
@@ -225,7 +226,7 @@ def program(files: Sequence[str], named_by: str) -> UserModule:
 
 def _executed(name: str, named_by: str) -> ModuleType:
     try:
-        # Its output on stdout would precede our JSON document.
+        # If the module printed to stdout, its output would precede bench's JSON document.
         with redirect_stdout(sys.stderr):
             return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # any error of the user's code is the user's to fix
@@ -236,15 +237,14 @@ def _executed(name: str, named_by: str) -> ModuleType:
 
 @functools.cache
 def _registered() -> tuple[_Outside, ...]:
-    """Return the plug-ins of installed packages."""
-    # Imported late: it takes a third of the time of `bench --help`.
+    # This module is imported late, because it takes a third of the time of `bench --help`.
     from importlib import metadata
 
     found = []
     for entry in metadata.entry_points(group=GROUP):
         whose = f"the entry point {entry.name} of {entry.dist.name if entry.dist else 'a package'} ({GROUP})"
         found.append(_Outside(find_user_module(entry.module, [], whose), _executed(entry.module, whose)))
-    # Whatever they looked up while they were executed was found without them.
+    # While these plug-ins were executed, cached results were computed without them.
     _forget()
     return tuple(found)
 
@@ -260,14 +260,14 @@ def _forget() -> None:
 
 
 def cached(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Cache a function like `functools.cache`, until other plug-ins are in use: for results derived from them."""
+    """Cache a function like `functools.cache`, until the plug-ins in use change. For results that depend on them."""
     remembered = functools.cache(function)
     generation = _generation
 
     @functools.wraps(function)
     def current(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         nonlocal generation
-        # Checked at each call and not at each change, so that nobody has to keep a list of the caches.
+        # This is checked at each call instead of at each change, so that no list of caches is needed.
         if generation != _generation:
             remembered.cache_clear()
             generation = _generation
@@ -280,9 +280,9 @@ SHELVES = "shelves"
 
 
 def on_shelves(room: str) -> list[str]:
-    """Return the dotted names of the modules on shelves for a room, sorted.
+    """Return the sorted dotted names of the modules on shelves that belong to a room.
 
-    `harness.shelves.trl.trainers` is one for `harness.trainers`.
+    For example, `harness.shelves.trl.trainers` belongs to `harness.trainers`.
     """
     package, *_, last = room.split(".")
     shelves = Path(str(importlib.import_module(package).__file__)).parent / SHELVES
@@ -291,19 +291,23 @@ def on_shelves(room: str) -> list[str]:
 
 
 def _shipped_folders(room: str) -> Iterator[ModuleType]:
-    """Import the packages with the shipped things of a room: its own, if it exists, and those on shelves."""
+    """Import the packages with the shipped things of a room: the room itself, if it exists, and shelves."""
     own = [room] if importlib.util.find_spec(room) is not None else []
     yield from (importlib.import_module(name) for name in (*own, *on_shelves(room)))
 
 
 class Kind(Generic[Thing]):
-    """One kind of things, by their names.
+    """A category of things, which are found by their names.
 
-    noun: "figure", in messages. is_one: whether an object at a module's top level is such a thing. package: dotted, the
-    room of the shipped things. listed_by: the command that lists them. name_of: a thing's name. from_yaml: makes a
-    thing of a YAML file in that folder, for kinds that can be declared. summary_of: what a thing is, in a line.
-    about_of: what else there is to know of it, a line for each paragraph. besides: other forms than a name that a
-    setting accepts for such a thing, each with its meaning.
+    noun: the name of the category in messages, e.g. "figure".
+    is_one: returns whether an object at a module's top level is such a thing.
+    package: the dotted name of the room with the shipped things.
+    listed_by: the command that lists the things.
+    name_of: returns a thing's name.
+    from_yaml: creates a thing from a YAML file in the room, for kinds that can be declared.
+    summary_of: returns a one-line description of a thing.
+    about_of: returns further information about a thing, one line per paragraph.
+    besides: maps further forms that a setting accepts instead of a name to their meanings.
     """
 
     def __init__(
@@ -324,36 +328,35 @@ class Kind(Generic[Thing]):
         self._known = cached(self._search)
 
     def all(self) -> dict[str, Thing]:
-        """Map every thing's name to it: the shipped ones, module by module, then those of plug-ins.
+        """Return every thing by its name: the shipped things, module by module, then those of plug-ins.
 
-        Raises RefusedError if a plug-in gives two things one name, or a name that a shipped thing has.
+        Raises RefusedError if a plug-in gives two things the same name, or a name that a shipped thing has.
         """
         return {name: thing for name, (thing, _) in self._known().items()}
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all things."""
         return tuple(self._known())
 
     def find(self, name: str) -> Thing:
-        """Return the thing of a name. Raises UnknownNameError, which names the nearest ones."""
+        """Return the thing with a name. Raises UnknownNameError, which suggests the nearest names."""
         known = self._known()
         if name not in known:
             raise UnknownNameError(self.noun, name, known, self.listed_by)
         return known[name][0]
 
     def summary(self, name: str) -> str:
-        """Return what the thing of a name is, in a line. Raises UnknownNameError."""
+        """Return the one-line description of the thing with a name. Raises UnknownNameError."""
         return self._summary_of(self.find(name))
 
     def about(self, name: str) -> str:
-        """Return what else there is to know of a thing, a line for each paragraph; "" for nothing.
+        """Return further information about a thing, one line per paragraph, or "" if there is none.
 
         Raises UnknownNameError.
         """
         return self._about_of(self.find(name))
 
     def source(self, name: str) -> UserModule | None:
-        """Return the plug-in that a thing comes from; None for a shipped one. Raises UnknownNameError."""
+        """Return the plug-in that defines a thing, or None for a shipped thing. Raises UnknownNameError."""
         self.find(name)
         return self._known()[name][1]
 
@@ -365,7 +368,7 @@ class Kind(Generic[Thing]):
                 self._take(known, vars(room).values(), None)
                 continue
             for info in pkgutil.iter_modules(folders):
-                # Modules with an underscore are helpers of their room.
+                # Modules whose names begin with an underscore are helpers of their room.
                 if not info.name.startswith("_"):
                     self._take(known, vars(importlib.import_module(f"{room.__name__}.{info.name}")).values(), None)
             if self._from_yaml is not None:
@@ -386,7 +389,8 @@ class Kind(Generic[Thing]):
             name = self._name_of(thing)
             if name not in known:
                 known[name] = (thing, source)
-            # The same object under its name is no clash: a module may import it from another.
+            # If the same object is found twice under one name, this is not a clash: a module may import it from
+            # another.
             elif known[name][0] is not thing:
                 other = known[name][1]
                 whose = "shipped one" if other is None else f"thing of the same kind in {other.path}"

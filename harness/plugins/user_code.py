@@ -1,16 +1,18 @@
-"""Code of the user's own: where a module is found, which files it imports, and whether these have changed.
+"""The user's own code: where a module is found, which files it imports, and whether these have changed.
 
-A module that a sweep names is looked for in the sweep file's folder, then in the current one, then among the installed
-packages. Its closure is the module with every file below those folders that it imports, directly or through others. For
-an installed module, only files of its own package count. Python may import nothing but the closure from these folders,
-so a stray `reports/` next to the sweep file shadows nothing. The closure's digest identifies what ran.
+A module that a sweep names is searched for in the sweep file's folder, then in the current folder, then among the
+installed packages. Its closure consists of the module and every file in those folders that it imports, directly or
+indirectly. For an installed module, only files of its own package count. Python may import only the closure from these
+folders, so a stray `reports/` next to the sweep file shadows nothing. The closure's digest identifies the code that
+ran.
 
-Imports are read from the source; nothing is executed to find them. An import by a computed name, or as one of a
-package's `*`, is not seen, and therefore cannot be imported from those folders.
+Imports are read from the source; nothing is executed to find them. An import by a computed name, or through a package's
+`*`, is not found, and therefore cannot be imported from those folders.
 
-Code of a run's folder runs only if it is trusted. That folder may come from anyone, so nothing in it can prove whose it
-is. A ledger in the user's own state folder holds a digest of all code that this user's runs recorded. Trusted code is
-the same, byte for byte, as code that this user has run, or lies in the current folder, unless `--trust-code` is given.
+Code in the folder of a run is executed only if it is trusted. Such a folder may come from anyone, so its content cannot
+prove who wrote it. A ledger in the user's own state folder contains a digest of all code that this user's runs have
+recorded. Code is trusted if it is identical, byte for byte, to code that this user has run, if it is in the current
+folder, or if `--trust-code` is given.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ from harness.errors import RefusedError
 
 @dataclass(frozen=True)
 class UserModule:
-    """A module with its closure, as its files were when it was found."""
+    """A module with its closure, in the state in which the files were found."""
 
     name: str
     files: Mapping[str, Path]
-    """The path of every module of the closure by its dotted name, the module itself among them."""
+    """Maps the dotted name of every module of the closure, including the module itself, to its path."""
     contents: Mapping[str, bytes]
-    """What these files held."""
+    """Maps the same names to the contents of the files."""
     installed: bool
-    """True if found among the installed packages, and not in one of the folders."""
+    """Whether the module was found among the installed packages instead of in one of the folders."""
 
     @property
     def path(self) -> Path:
@@ -51,7 +53,10 @@ class UserModule:
 
     @cached_property
     def digest(self) -> str:
-        """blake2b, 40 hexadecimal digits. A module that imports nothing from the folders has the digest of its file."""
+        """A blake2b digest of the closure, 40 hexadecimal digits.
+
+        If the module imports nothing from the folders, this is the digest of its file.
+        """
         if len(self.files) == 1:
             return hashlib.blake2b(self.contents[self.name], digest_size=20).hexdigest()
         closure = hashlib.blake2b(digest_size=20)
@@ -61,20 +66,20 @@ class UserModule:
         return closure.hexdigest()
 
     def laid_out(self) -> Iterator[tuple[Path, bytes]]:
-        """Yield where its files lie in a folder of their own, from which they can be imported, with their contents."""
+        """Yield the files' paths within a folder from which they can be imported, with their contents."""
         for name, path in self.files.items():
             parts = name.split(".")
             own = [*parts, path.name] if path.name == "__init__.py" else [*parts[:-1], path.name]
             yield Path(*own), self.contents[name]
 
     def changed_files(self) -> list[Path]:
-        """Return the files that no longer hold what they held when the module was found, or that are gone."""
+        """Return the files whose content has changed since the module was found, or that no longer exist."""
         return [path for name, path in self.files.items() if _content(path) != self.contents[name]]
 
 
 @dataclass(frozen=True)
 class UserProgram(UserModule):
-    """A program of the user's own, which is run and not imported. `files` uses paths relative to its folder."""
+    """A program of the user, which is run instead of imported. The keys of `files` are paths relative to its folder."""
 
     def laid_out(self) -> Iterator[tuple[Path, bytes]]:
         for path in self.files:
@@ -82,10 +87,10 @@ class UserProgram(UserModule):
 
 
 def find_user_program(given: Sequence[str], folder: Path, named_by: str) -> UserProgram:
-    """Find the files of a program, relative to the folder, with all that its Python files import.
+    """Return the files of a program, relative to a folder, with everything that its Python files import.
 
-    Imports are followed below the files' own folders, as Python would find them. Raises RefusedError for a file that is
-    missing, lies elsewhere, or is not valid Python.
+    Imports are followed within the files' own folders, as Python would find them. Raises RefusedError if a file is
+    missing, is outside the folder, or is not valid Python.
     """
     files: dict[str, Path] = {}
     contents: dict[str, bytes] = {}
@@ -105,13 +110,14 @@ def find_user_program(given: Sequence[str], folder: Path, named_by: str) -> User
 
 
 def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserModule:
-    """Find the module of a dotted name with its closure; nothing is executed.
+    """Return the module with a dotted name, and its closure. Nothing is executed.
 
-    folders: where to look before the installed packages, in order. named_by: the setting that names it, for messages.
+    folders: searched in order, before the installed packages.
+    named_by: the setting that names the module, for messages.
 
-    Raises RefusedError if there is no such module, or if its name is that of a package of bench or of Python's library.
-    It is also raised if a file of the closure is not valid Python, or has the name of an installed package that is
-    loaded already.
+    Raises RefusedError if there is no such module, or if bench or Python's library has a package with its name. Also
+    raises
+    it if a file of the closure is not valid Python, or has the name of an installed package that is already loaded.
     """
     top = name.partition(".")[0]
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
@@ -122,7 +128,7 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
     folders = list(dict.fromkeys(folder.resolve() for folder in folders))
     for folder in folders:
         if found := _locate(name, [folder]):
-            # The module's own folder comes first for its imports too.
+            # The module's own folder comes first when its imports are searched for.
             others = [other for other in folders if other != folder]
             return _closed(name, found, [folder, *others], named_by)
     if found := _locate_installed(name):
@@ -134,7 +140,7 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
 
 
 def _locate(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the file of a module below one of the folders, found without importing the packages that hold it."""
+    """Return a module's file in one of the folders, found without importing its parent packages."""
     path = [str(folder) for folder in folders]
     spec = None
     for part in name.split("."):
@@ -158,13 +164,14 @@ def _locate_installed(name: str) -> Path | None:
 def _closed(
     name: str, file: Path, folders: Sequence[Path], named_by: str, within: str | None = None, in_process: bool = True
 ) -> UserModule:
-    """Return the closure of a module over its imports below the folders.
+    """Return the closure of a module over its imports in the folders.
 
-    within: only this package's files. in_process: whether this process is to import it.
+    within: include only files of this package.
+    in_process: whether this process is to import the module.
     """
     files: dict[str, Path] = {}
     contents: dict[str, bytes] = {}
-    # The packages that hold the module are executed before it, so their files belong to the closure.
+    # The parent packages are executed before the module, so their files belong to the closure.
     waiting = {name: file} | {parent: path for parent in _parents(name) if (path := _locate(parent, folders))}
     while waiting:
         module, path = waiting.popitem()
@@ -181,7 +188,7 @@ def _closed(
 
 
 def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator[str]:
-    """Yield every dotted name in the source that may be an imported module, with the packages that hold it."""
+    """Yield every dotted name in the source that may be an imported module, after the names of its parent packages."""
     try:
         tree = ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
@@ -191,10 +198,10 @@ def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            # One dot means the module's own package, each further dot the package above.
+            # One dot means the module's own package, and each further dot the package above.
             above = package[: len(package) - node.level + 1] if node.level else []
             source = [*above, *([node.module] if node.module else [])]
-            # `from a import b` may import the module a.b or the name b of a; both are tried.
+            # `from a import b` may import the module a.b or the object b of a, so both are tried.
             names = [".".join(source), *(".".join([*source, alias.name]) for alias in node.names)]
         else:
             continue
@@ -203,7 +210,7 @@ def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator
 
 
 def _parents(name: str) -> list[str]:
-    """Return the packages that hold a module: they are executed before it."""
+    """Return the parent packages of a module, which are executed before it."""
     parts = name.split(".")
     return [".".join(parts[:depth]) for depth in range(1, len(parts))]
 
@@ -213,7 +220,7 @@ def _is_reserved(top: str) -> bool:
 
 
 def _require_free(module: str, path: Path, named_by: str) -> None:
-    """Refuse a file whose name another package has in this process, because Python would return that package."""
+    """Raise RefusedError if another package with the file's name is loaded: Python would return that package."""
     loaded = None if module in _importable else sys.modules.get(module)
     origin = getattr(loaded, "__file__", None)
     if origin is not None and Path(origin).resolve() != path.resolve():
@@ -228,14 +235,14 @@ def _content(path: Path) -> bytes | None:
 
 
 _importable: dict[str, tuple[Path, bytes]] = {}
-"""The modules that Python may import from the user's folders, with what their files held."""
+"""Maps each module that Python may import from the user's folders to its path and the file's content."""
 
 
 def make_importable(modules: Sequence[UserModule]) -> None:
-    """Let Python import the closures of these modules, in place of those of earlier calls.
+    """Let Python import the closures of these modules, instead of those of earlier calls.
 
-    What is executed is what the files held when the modules were found, whatever they hold by then. A module is
-    executed anew by its next import if any file of its closure has changed.
+    The contents that the files had when the modules were found are executed, even if the files have changed since. If
+    any file of a module's closure differs from earlier calls, the next import executes the module again.
     """
     wanted = {
         name: (path, module.contents[name])
@@ -244,12 +251,13 @@ def make_importable(modules: Sequence[UserModule]) -> None:
         for name, path in module.files.items()
     }
     stale = {name for name, known in _importable.items() if wanted.get(name) != known}
-    # A module whose closure holds a changed file is stale as a whole: it has names bound to the old code.
+    # If a file of a module's closure has changed, the complete closure is stale, because its names refer to the old
+    # code.
     for module in modules:
         if not stale.isdisjoint(module.files):
             stale.update(module.files)
     for name in stale:
-        # A package keeps its imported modules as attributes, so it has to go too.
+        # A package keeps its imported modules as attributes, so the package must be removed too.
         for forgotten in (name, *_parents(name)):
             sys.modules.pop(forgotten, None)
     _importable.clear()
@@ -259,7 +267,7 @@ def make_importable(modules: Sequence[UserModule]) -> None:
 
 
 class _ClosureFinder:
-    """Finds what `make_importable` allows, and nothing else; it is asked before any other finder."""
+    """Finds only the modules that `make_importable` allows. Python asks it before any other finder."""
 
     @staticmethod
     def find_spec(fullname: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -271,14 +279,14 @@ class _ClosureFinder:
             )
         for name, (file, _) in _importable.items():
             if name.startswith(f"{fullname}."):  # a folder without __init__.py that holds one of them
-                # The number of folders from the known file up to the one that is imported.
+                # The number of folders between the known file and the imported package.
                 up = name.count(".") - fullname.count(".") - (file.name != "__init__.py")
                 spec = ModuleSpec(fullname, None, is_package=True)
                 spec.submodule_search_locations = [str(file.parents[up])]
                 return spec
         top, dot, _ = fullname.partition(".")
         if dot and any(name.partition(".")[0] == top for name in _importable):
-            # Python would look into the package's folder itself, and run what the digest does not hold.
+            # Otherwise Python would search the package's folder itself, and run code that the digest does not cover.
             raise ModuleNotFoundError(
                 f"{fullname} is no module that the code here imports by its name. If there is one, import it by a "
                 f"statement that names it: import {fullname}"
@@ -287,10 +295,9 @@ class _ClosureFinder:
 
 
 class _ContentLoader(SourceLoader):
-    """Executes given source, and not that of the file.
+    """Executes the given source instead of the file's present content.
 
-    Nor does it use the file's cached bytecode, which Python takes for that of any source of the same size from the same
-    second.
+    It does not use the file's cached bytecode either, which Python accepts for any source of the same size and second.
     """
 
     def __init__(self, filename: str, content: bytes) -> None:
@@ -309,7 +316,7 @@ _trusts_all = False
 
 
 def trust_all(yes: bool) -> None:
-    """Allow or disallow running code that records name, whoever wrote it."""
+    """Allow or disallow running any code that records name, whoever wrote it."""
     global _trusts_all
     _trusts_all = yes
 
@@ -320,9 +327,9 @@ def of_module(module: UserModule) -> str:
 
 
 def remember(code: Iterable[str]) -> None:
-    """Note in the ledger that this user runs this code.
+    """Record in the ledger that this user runs this code.
 
-    A ledger that cannot be written fails no run: reports then say what they leave out.
+    If the ledger cannot be written, the run continues. Reports will then say what they leave out.
     """
     if (ledger := _ledger()) is None:
         return
@@ -345,13 +352,11 @@ def require_known(code: str, name: str, named_in: Path) -> None:
 
 
 def require_all(name: str, path: Path) -> None:
-    """Raise RefusedError unless all code is trusted."""
     if not _trusts_all:
         raise RefusedError(why_not(name, path))
 
 
 def is_trusted(module: UserModule) -> bool:
-    """Return whether a module that records name may run."""
     own = not module.installed and all(map(is_own, module.files.values()))
     return own or is_known(of_module(module))
 
@@ -364,9 +369,9 @@ def why_not(name: str, path: Path) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Return whether a file lies directly in the current folder, and that is no folder of runs.
+    """Return whether a file is directly in the current folder, and that folder is not a folder of runs.
 
-    Folders below it do not count: one of them may have been downloaded.
+    Files in its subfolders do not count, because such a folder may have been downloaded.
     """
     here = Path.cwd().resolve()
     holds_records = any((folder / _RECORDS).is_file() for folder in (here, *here.parents))
@@ -374,9 +379,9 @@ def is_own(path: Path) -> bool:
 
 
 def _ledger() -> Path | None:
-    """Return the folder with an empty file for each code that was run; None if no such folder is known."""
+    """Return the folder that contains an empty file for each piece of code that was run, or None if it is unknown."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-    # A relative path would make the ledger depend on the current folder, which may hold somebody else's.
+    # With a relative path, the ledger would depend on the current folder, which may contain someone else's ledger.
     return state / "bench" / "code" if state.is_absolute() else None
 
 

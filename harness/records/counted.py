@@ -1,8 +1,10 @@
-"""How much of each file there was when a checkpoint was written, or a cell was finished.
+"""Extents: how much of each file existed when a checkpoint was written or a cell finished.
 
-Rows that came later may follow what was counted. If less is left, something was lost, whatever the state says.
+Rows may be appended after they were counted. If a file has become smaller or has changed within its extent, records
+were lost, whatever the status says.
 
-The stand of a folder tells, without reading its files, whether any of them has been written since.
+The stand of a folder is a list of names, sizes and modification times. It shows without reading the files whether any
+has been written since.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from harness.records.files import make_durable
 
 
 class Extent(TypedDict, total=False):
-    """The first `bytes` of a file with their checksum, or the files and bytes of a folder of Parquet files."""
+    """The first `bytes` of a file and their checksum, or the number and total size of a folder's Parquet files."""
 
     rows: int
-    """The lines within `bytes`; only for a JSONL file."""
+    """The number of lines within `bytes`; only for a JSONL file."""
     files: int
     """The number of Parquet files; only for a folder."""
     bytes: int
@@ -29,7 +31,6 @@ class Extent(TypedDict, total=False):
 
 
 Counted = Mapping[str, Extent]
-"""Maps the name of a file or folder to its extent."""
 
 
 def is_counted(document: Mapping[str, object]) -> bool:
@@ -45,9 +46,9 @@ def is_counted(document: Mapping[str, object]) -> bool:
 
 
 def count(folder: Path, names: Sequence[str]) -> Counted:
-    """Make the files durable, and return the extents of these files and folders, as far as they exist.
+    """Sync these files to disk and return the extents of those files and folders that exist.
 
-    The files of a folder are already durable, since each was synced when it was renamed into place.
+    The files of a folder need no sync: each was synced when it was renamed into place.
     """
     paths = [path for name in names if (path := folder / name).exists()]
     make_durable(path for path in paths if path.is_file())
@@ -63,12 +64,12 @@ def _extent(path: Path) -> Extent:
 
 
 def shortfall(path: Path, counted: Extent) -> str | None:
-    """Describe what a file or folder lacks of what was counted; return None if all is there, byte for byte."""
+    """Describe how a file or folder falls short of its extent; return None if the extent is intact, byte for byte."""
     if "files" in counted:
         return size_shortfall(path, counted)
     try:
         with path.open("rb") as handle:
-            # Rows that were appended later are no part of the checksum.
+            # The checksum does not cover rows that were appended later.
             content = handle.read(counted["bytes"])
     except OSError as error:
         return f"{path}: {error.strerror}"
@@ -83,7 +84,7 @@ def shortfall(path: Path, counted: Extent) -> str | None:
 
 
 def size_shortfall(path: Path, counted: Extent) -> str | None:
-    """Return the `shortfall` by sizes alone: it finds a truncated file without reading it."""
+    """Return the `shortfall` if sizes alone show one. A file that is long enough is not read."""
     try:
         if "files" not in counted:
             return shortfall(path, counted) if path.stat().st_size < counted["bytes"] else None
@@ -109,13 +110,13 @@ def _checksum(content: bytes) -> str:
 
 
 _NO_RESULTS = ("checkpoints", "code", "log.txt", "lease.json", "__pycache__")
-"""These change without a change of results: a heartbeat rewrites lease.json, for example."""
+"""Writes to these files do not change the results: a heartbeat rewrites lease.json, for example."""
 
 
 def stand(folder: Path) -> list[tuple[str, int, int]]:
-    """Return path, bytes and mtime (ns) of each file of results below a folder; [] without the folder.
+    """Return path, bytes and mtime (ns) of each file of results below a folder, or [] if there is no such folder.
 
-    The list differs after every write.
+    Every write to such a file changes the list.
     """
     return sorted(_stand(str(folder), "")) if folder.is_dir() else []
 

@@ -15,23 +15,23 @@ REFLECTION_WORDS = ("However", "Recheck", "Wait", "Aha", "Hmm", "Alternatively")
 
 
 class EmbeddedToken(TypedDict):
-    """One token and its position before (start) and after (end) training, in units of the embeddings.
+    """A token and its input embedding before (start) and after (end) training, in the units of the embeddings.
 
-    Positions in the plane are relative to the centre of all tokens before training.
+    Positions in the plane are relative to the mean embedding of all tokens before training.
     """
 
     token: int
     text: str
     word: str | None
-    """The reflection word that the token writes, whole or in part; None for a nearest token of such a token."""
+    """The reflection word that this token spells in whole or in part; None for a nearest neighbour of such a token."""
     start_x: float
     start_y: float
     end_x: float
     end_y: float
     centre_distance: float
-    """The distance of the start from the centre, in all dimensions."""
+    """The distance of the start from the centre, over all dimensions."""
     moved: float
-    """The distance between start and end, in all dimensions."""
+    """The distance between start and end, over all dimensions."""
 
 
 def write_embeddings(path: Path, tokens: list[EmbeddedToken]) -> None:
@@ -39,7 +39,7 @@ def write_embeddings(path: Path, tokens: list[EmbeddedToken]) -> None:
 
 
 def read_embeddings(path: Path) -> list[EmbeddedToken]:
-    """Return the tokens in a file, or [] without the file.
+    """Return the tokens in a file, or [] if there is no file.
 
     Raises DamagedRecordError, naming the row, if a row lacks a field.
     """

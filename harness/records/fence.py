@@ -1,16 +1,16 @@
-"""The fence around a leased folder: late writes of an owner that was taken for dead do not arrive.
+"""The fence around a leased folder: it blocks late writes of an owner that was taken for dead.
 
-An owner can be suspended at any instruction, so a check before a write proves nothing about the moment of the write.
-Instead every write begins in a directory of the owner's own, `.writes-<owner>`, and ends with a rename out of it or
-into it. Whoever takes the folder over first moves that directory away, and then each of these renames fails in the file
-system itself.
+A process can be suspended between any two instructions, so a check before a write does not protect the write. Instead
+every write begins in a directory that belongs to the owner, `.writes-<owner>`, and ends with a rename out of or into
+that directory. A new owner first moves the earlier owner's directory away. From then on the file system itself rejects
+each of the earlier owner's renames.
 
-* A file or folder is filled in the directory and renamed into place.
-* What is removed is first renamed into the directory.
-* What makes room for its successor is kept there under its path, so that the next owner can put it back.
+* A new file or folder is filled in the directory and then renamed into place.
+* A file or folder to remove is first renamed into the directory.
+* A file or folder to replace is kept there under its quoted path, so that the next owner can restore it.
 
-Rows that are appended cannot be renamed. They are written at once, after a look at the directory, and carry the epoch
-of their writer: readers drop a row that a later start has written again.
+Rows cannot be appended by a rename. They are written at once, after a check that the directory still exists, and carry
+the epoch of the start that wrote them. Readers drop a row that a later start has written again.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def directory_of(folder: Path, owner: str) -> Path:
 def fenced(folder: Path, directory: Path) -> Iterator[None]:
     """Shut out every earlier owner of a folder, and let this process write there during the block.
 
-    directory: must exist before the lease is visible, so that whoever takes over from this process finds it.
+    directory: this owner's directory. It must exist before the lease is visible, so that the next owner finds it.
     """
     for earlier in folder.glob(f"{_PREFIX}*"):
         if earlier != directory:
             with suppress(FileNotFoundError):  # this process was shut out itself, or another one was quicker
                 _shut(folder, earlier.rename(directory / earlier.name))
-    # Callers may name the folder by a path through a link, so both forms are registered.
+    # Callers may name the folder by a path with a symbolic link, so both forms are registered.
     keys = {folder.absolute(), folder.resolve()}
     _owned.update(dict.fromkeys(keys, directory))
     try:
@@ -59,7 +59,7 @@ def fenced(folder: Path, directory: Path) -> Iterator[None]:
 
 
 def _shut(folder: Path, moved: Path) -> None:
-    """Restore what a killed owner displaced without a successor, and delete the rest."""
+    """Restore what a killed owner displaced but did not replace, and delete the rest."""
     for displaced in [*moved.rglob(f"*{_DISPLACED}")]:
         path = folder / unquote(displaced.name.removesuffix(_DISPLACED))
         if not path.exists():
@@ -69,9 +69,9 @@ def _shut(folder: Path, moved: Path) -> None:
 
 
 def aside_of(path: Path) -> Path:
-    """Return an unused path to fill before it is renamed to `path`.
+    """Return an unused path, to be filled and then renamed to `path`.
 
-    If this process owns the folder, the path lies in the owner's directory, else next to `path`.
+    It lies in the owner's directory if this process owns the folder, otherwise next to `path`.
     """
     found = _directory_over(path)
     name = f".{path.name}.{uuid.uuid4().hex[:12]}.tmp"  # containers may have equal process numbers
@@ -79,22 +79,22 @@ def aside_of(path: Path) -> Path:
 
 
 def displaced_of(path: Path) -> Path:
-    """Return where `path` is kept until its successor has taken its place."""
+    """Return the path at which the present `path` is kept until its replacement is in place."""
     found = _directory_over(path)
     if found is None:
         return path.parent / f".{path.name}{_DISPLACED}"
     folder, directory = found
-    # The quoted name holds the whole path, from which `_shut` can restore it without any other record.
+    # The name is the quoted path, so that `_shut` can restore the file without any other record.
     return directory / f"{quote(str(path.absolute().relative_to(folder)), safe='')}{_DISPLACED}"
 
 
 def is_owned(path: Path) -> bool:
-    """Return whether this process took out a lease on a folder that holds `path`; it may have been lost since."""
+    """Return whether this process took a lease on a folder that contains `path`. It may have lost the lease since."""
     return _directory_over(path) is not None
 
 
 def require_owned(path: Path) -> None:
-    """Raise LeaseLostError if another process has taken over a folder that this one owned and that holds `path`."""
+    """Raise LeaseLostError if another process has taken over the folder of this process that contains `path`."""
     found = _directory_over(path)
     if found is not None and not found[1].is_dir():
         raise LeaseLostError(
@@ -104,7 +104,7 @@ def require_owned(path: Path) -> None:
 
 
 def _directory_over(path: Path) -> tuple[Path, Path] | None:
-    """Return the innermost owned folder that holds `path`, and its directory."""
+    """Return the innermost folder that contains `path` and that this process took, with its owner's directory."""
     if not _owned:
         return None
     path = path.absolute()
@@ -112,11 +112,11 @@ def _directory_over(path: Path) -> tuple[Path, Path] | None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder atomically for other readers; do nothing if it is missing.
+    """Remove a file or folder so that no reader sees it half deleted; do nothing if it is missing.
 
-    Raises LeaseLostError as `require_owned`.
+    Raises as `require_owned`.
     """
-    # The rename is the fenced operation: a lost lease makes it fail, and no reader sees a half-deleted folder.
+    # The rename is the fenced step. If the lease is lost, it fails.
     aside = aside_of(path)
     try:
         path.rename(aside)
@@ -130,10 +130,10 @@ def remove(path: Path) -> None:
 
 
 def move(path: Path, target: Path) -> None:
-    """Rename a file or a folder. Raises LeaseLostError as `require_owned`."""
+    """Rename a file or a folder. Raises as `require_owned`."""
     displaced = displaced_of(path)
     try:
-        # Two renames, since only one through the owner's directory fails once the lease is lost.
+        # There are two renames, because only a rename through the owner's directory fails once the lease is lost.
         path.rename(displaced)
         displaced.rename(target)
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def move(path: Path, target: Path) -> None:
 
 
 def restore(path: Path) -> None:
-    """Put a folder back that a killed process displaced without bringing its successor; delete it if it did."""
+    """Finish an interrupted replacement: restore the displaced version if `path` is missing, else delete it."""
     displaced = displaced_of(path)
     if path.exists():
         shutil.rmtree(displaced, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""Files that survive a kill: JSON is written completely or not at all, JSONL line by line with at most a torn end.
+"""Files that survive a kill: JSON is written completely or not at all; JSONL loses at most a torn last line.
 
-A file that was renamed into place also survives a power cut, and so do appended rows after `make_durable`.
-problems.jsonl is one of these files.
+A file that was renamed into place also survives a power cut. Appended rows do so after `make_durable`.
+
+This module also reads and writes problems.jsonl.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from harness.secrets import json_text
 TypedRow = TypeVar("TypedRow")
 _NAME_BYTES = 100
 _NO_JSON = (ValueError, RecursionError)
-"""What json raises for bytes that are no document, for one too deep, or for a number of too many digits."""
+"""What json raises for bytes that are not JSON, a document nested too deeply, or a number with too many digits."""
 _END_BYTES = 64 * 1024
-"""How much of a file's end `read_last_row` reads first."""
+"""How many bytes from the end of a file `read_last_row` reads at first."""
 OLD_TEMPORARY_S = 24 * 3600.0
-"""No file this old is still being written, however much two clocks differ."""
+"""A file of this age is not being written any more, however much two clocks differ."""
 
 
 def make_durable(files: Iterable[Path]) -> None:
-    """Sync the contents of these files, and their names in their folders, to the disk."""
+    """Sync the contents of these files, and their entries in their folders, to the disk."""
     paths = [*files]
-    # A file's name is part of its folder, which needs an fsync of its own.
+    # A file's name is stored in its folder, which needs an fsync of its own.
     for path in [*paths, *dict.fromkeys(path.parent for path in paths)]:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -58,7 +59,7 @@ def make_durable(files: Iterable[Path]) -> None:
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill another file, then rename it to `path`; after an OSError (disk full) `path` is unchanged.
+    """Let `write` fill a temporary file, then rename it to `path`; after an OSError (disk full) `path` is unchanged.
 
     Raises LeaseLostError if another process has taken over the folder; see `harness.records.fence`.
     """
@@ -77,13 +78,11 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_folder(folder: Path, write: Callable[[Path], object], replaces: bool = False) -> None:
-    """Let `write` fill another folder, then rename it to `folder`, so that it is complete or absent.
+    """Let `write` fill a temporary folder, then rename it to `folder`, so that `folder` is complete or absent.
 
-    replaces: whether to take the place of an existing folder; otherwise a folder that another process created meanwhile
-    stays. The earlier folder is deleted once the new one is in place. After a kill before that, the next
-    `write_folder`, `restore` or owner of the surrounding folder puts the earlier one back.
-
-    Raises LeaseLostError as `write_atomic`.
+    replaces: whether to replace an existing folder. Otherwise an existing folder is kept.
+    The replaced folder is deleted once the new one is in place. If the process is killed before that, the next
+    `write_folder`, `restore` or owner of the surrounding folder puts the earlier one back. Raises as `write_atomic`.
     """
     aside, displaced = aside_of(folder), displaced_of(folder)
     restore(folder)
@@ -98,7 +97,7 @@ def write_folder(folder: Path, write: Callable[[Path], object], replaces: bool =
         make_durable([folder])
     except OSError:
         require_owned(folder)
-        # A folder is never renamed onto one that holds files.
+        # A folder cannot be renamed onto a folder that contains files.
         if replaces or not folder.is_dir():
             raise
     finally:
@@ -109,8 +108,8 @@ def write_folder(folder: Path, write: Callable[[Path], object], replaces: bool =
 def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None:
     """Remove the temporary files that killed processes have left in a folder.
 
-    Live processes may be writing there: choose an age that none of their files reaches, unless nobody else writes in
-    the folder.
+    older_than_s: the age from which files are removed. Live processes may be writing in the folder, so it must exceed
+    the age of any temporary file in use, unless the caller is the only writer.
     """
     for path in folder.glob(".*.tmp"):
         try:
@@ -125,9 +124,9 @@ def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None
 
 
 def file_name(name: str) -> str:
-    """Return a name (a task's may be a path) without the characters that a file name cannot hold.
+    """Return a name without the characters that are not allowed in a file name; a task's name may be a path.
 
-    A long name is shortened and gets a hash at its end, so that two that begin alike stay different.
+    A long name is shortened and ends with a hash, so that two names with the same beginning stay different.
     """
     safe = re.sub(r"[^\w.-]+", "_", name)
     # File systems limit names in bytes, not in characters.
@@ -138,7 +137,7 @@ def file_name(name: str) -> str:
 
 
 def write_json(path: Path, document: object) -> None:
-    """Atomically write strict JSON: NaN and infinities become null, and secrets are redacted."""
+    """Atomically write strict JSON. NaN and infinities become null, and secrets are redacted."""
     text = json_text(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomic(path, lambda aside: aside.write_text(text, encoding="utf-8"))
 
@@ -148,15 +147,15 @@ def is_disk_full(error: OSError) -> bool:
 
 
 class DamagedRecordError(BenchError, ValueError):
-    """A record that differs from what was written. Records are written atomically, so something else changed it."""
+    """A record is not as bench wrote it. Records are written atomically, so something else must have changed it."""
 
     exit_code = 2
 
 
 def require_inside(folder: Path, paths: Iterable[Path]) -> None:
-    """Raise DamagedRecordError if one of these paths, or a folder on the way to it, is a link out of `folder`.
+    """Raise DamagedRecordError if one of these paths, or a folder above it, is a link that leads out of `folder`.
 
-    What is read, written or deleted there would not be the folder's own.
+    Following the link would read, write or delete files of others.
     """
     depth = len(folder.parts)
     for path in dict.fromkeys(Path(*one.parts[:end]) for one in paths for end in range(depth + 1, len(one.parts) + 1)):
@@ -167,8 +166,8 @@ def require_inside(folder: Path, paths: Iterable[Path]) -> None:
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file.
 
-    Raises DamagedRecordError if it cannot be read, for example because a folder has its name. Raises FileNotFoundError
-    if it is missing.
+    Raises FileNotFoundError if it is missing. Raises DamagedRecordError if it cannot be read, for example because it is
+    a folder.
     """
     try:
         return path.read_bytes()
@@ -179,7 +178,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON document in a file; raise DamagedRecordError if it holds none."""
+    """Return the JSON document in a file; raise DamagedRecordError if the file is not valid JSON."""
     content = read_bytes(path)
     try:
         return json.loads(content.decode("utf-8"))
@@ -188,10 +187,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file that must exist.
-
-    Raises DamagedRecordError if the file is missing or holds something else.
-    """
+    """Return the JSON object in a file. Raises DamagedRecordError if the file is missing or contains something else."""
     if not path.exists():
         raise DamagedRecordError("records.file_missing", path=path)
     document = read_json(path)
@@ -201,18 +197,19 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Append rows as one write, redacted. A kill can tear only the last line, which `read_jsonl` drops."""
+    """Append rows in one write, with secrets redacted. A kill can tear only the last line, which `read_jsonl` drops."""
     text = "".join(json_text(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
     require_owned(path)
     content = memoryview(text.encode())
     try:
-        # The owner of a folder creates no file here: a late owner could bring back one that was removed.
+        # An owner does not create the file here: if it has lost the folder, it could bring back a file that was
+        # removed.
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | (0 if is_owned(path) else os.O_CREAT), 0o666)
     except FileNotFoundError:
         write_atomic(path, lambda aside: aside.write_bytes(content))
         return
     try:
-        # One write usually takes it all, so that rows of two processes do not mix within a line.
+        # One write usually takes all the rows, so that lines of two processes do not mix.
         while content:
             content = content[os.write(handle, content) :]
     finally:
@@ -220,15 +217,16 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Return the complete rows of a JSONL file, or [] without the file; a torn last line is dropped.
+    """Return the complete rows of a JSONL file, or [] if there is no file. A torn last line is dropped.
 
-    A line is torn if it lacks its newline. Raises DamagedRecordError, with the line's number, if another line is not a
-    JSON object.
+    A line is torn if it lacks its newline. Raises DamagedRecordError, naming the line, if any other line is not a JSON
+    object.
     """
     if not path.exists():
         return []
     lines = read_bytes(path).rpartition(b"\n")[0].split(b"\n")
-    # Read as one document, rows share their keys' strings: a third of the memory for the long rows of steps.jsonl.
+    # If the rows are parsed as one document, they share the strings of their keys. This takes a third of the memory for
+    # the long rows of steps.jsonl.
     try:
         rows: list[dict[str, object]] = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
     except _NO_JSON:
@@ -239,9 +237,9 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def read_last_row(path: Path) -> dict[str, Any] | None:
-    """Return the last complete row of a JSONL file, or None without one; only the end of the file is read.
+    """Return the last complete row of a JSONL file, or None if it has none. Only the end of the file is read.
 
-    Raises DamagedRecordError if it is not a JSON object.
+    Raises DamagedRecordError if the row is not a JSON object.
     """
     if not path.exists():
         return None
@@ -267,7 +265,7 @@ def read_last_row(path: Path) -> dict[str, Any] | None:
 
 
 def _first_fault(lines: list[bytes]) -> str:
-    """Describe the first line that is not a JSON object; the caller knows that there is one."""
+    """Describe the first line that is not a JSON object. The caller must know that there is one."""
     for number, line in enumerate(lines, start=1):
         try:
             if line and not isinstance(json.loads(line.decode("utf-8")), dict):
@@ -278,9 +276,9 @@ def _first_fault(lines: list[bytes]) -> str:
 
 
 def typed_rows(path: Path, rows: list[dict[str, object]], kind: type[TypedRow]) -> list[TypedRow]:
-    """Return the rows of a file as TypedDicts of a kind.
+    """Return the rows of a file as TypedDicts.
 
-    Raises DamagedRecordError if a row lacks a required field, or holds a field of another type.
+    kind: the TypedDict. Raises DamagedRecordError if a row lacks a required field or has a field of another type.
     """
     required = kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     # `...` stands for a field that a row lacks.
@@ -288,7 +286,7 @@ def typed_rows(path: Path, rows: list[dict[str, object]], kind: type[TypedRow]) 
         name: wanted if name in required else (*wanted, EllipsisType)
         for name, wanted in types_of_fields(kind).items()  # type: ignore[arg-type]
     }
-    # The types of a whole column are collected first. Only a file with a fault is read row by row, to name the row.
+    # The types in each column are checked first. Only a file with a fault is checked row by row, to name the row.
     if all(isinstance(row, dict) for row in rows) and all(
         issubclass(found, wanted)
         for name, wanted in fields.items()
@@ -305,7 +303,7 @@ def typed_rows(path: Path, rows: list[dict[str, object]], kind: type[TypedRow]) 
 
 @cache
 def types_of_fields(kind: type[object]) -> dict[str, tuple[type, ...]]:
-    """Return the types that the fields of a TypedDict may have; a generic counts as its outer type, e.g. dict."""
+    """Map each field of a TypedDict to the types that it may have. A generic counts as its outer type, such as dict."""
     return {
         name: tuple(
             one
@@ -317,9 +315,9 @@ def types_of_fields(kind: type[object]) -> dict[str, tuple[type, ...]]:
 
 
 def keep_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Remove the rows for which `keep` is false, such as those after the checkpoint that a cell resumes from.
+    """Remove the rows for which `keep` is false, such as those after the checkpoint from which a cell resumes.
 
-    The owner of the folder always makes a new file: an earlier owner may hold the old one open.
+    The owner of a folder always writes a new file, because an earlier owner may have the old file open.
     """
     if not path.exists():
         return
@@ -357,9 +355,10 @@ P = TypeVar("P", bound=RecordedProblem)
 
 
 class _Problem(TypedDict):
-    """The fields that every row has.
+    """The required fields of a row.
 
-    prompt: the rendered text, or the messages of a chat. answer: the reference, "" if the task has none.
+    prompt: the rendered text, or the messages of a chat.
+    answer: the reference answer, or "" if the task has none.
     """
 
     task: str
@@ -370,16 +369,16 @@ class _Problem(TypedDict):
 
 
 class ProblemRow(_Problem, total=False):
-    """A problem. `content`: digest of its question and reference (`content_of`), if another tool evaluated it."""
+    """A row of problems.jsonl.
+
+    content: the digest of question and reference answer (`content_of`), if another tool evaluated the problem.
+    """
 
     content: str | None
 
 
 def read_problems(path: Path) -> list[ProblemRow]:
-    """Return each problem once, in the order of their first use; [] without the file.
-
-    Raises DamagedRecordError.
-    """
+    """Return each problem once, in the order of first use, or [] if there is no file. Raises DamagedRecordError."""
     first: dict[tuple[str, str, str], ProblemRow] = {}
     for row in typed_rows(path, read_jsonl(path), ProblemRow):
         first.setdefault((row["task"], row["split"], row["problem_id"]), row)
@@ -387,13 +386,13 @@ def read_problems(path: Path) -> list[ProblemRow]:
 
 
 class ProblemsFile:
-    """Writes problems.jsonl. A problem that is already there, for example from before a kill, is not written again."""
+    """Writes problems.jsonl. A problem that the file already contains, e.g. since before a kill, is not repeated."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def add(self, task: str, split: Split, problems: Iterable[P], ask: Callable[[P], object]) -> None:
-        """Record the problems that are new. Call it before the first sample that refers to them is recorded.
+        """Record the problems that are new. Call this before recording the first sample that refers to them.
 
         ask: maps a problem to its prompt.
         """

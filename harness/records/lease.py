@@ -1,16 +1,16 @@
-"""Leases: a file that names the one process that may work in a folder.
+"""Leases: files that each name the one process that may work in a folder.
 
-Only one process runs a cell, makes a shared result or writes a question, on one machine or on several that share the
-folder.
+Only one process at a time may run a cell, make a shared result or write a question, whether the processes run on one
+machine or on several that share the folder.
 
-lease.json names its owner by a random id and counts the owner's heartbeats. Host names and comparisons of clocks play
-no part:
+lease.json names its owner by a random id and counts the owner's heartbeats. Neither host names nor clocks of different
+machines are compared:
 
 * A lease is created by link(); a dead owner's lease is first renamed away. If several processes try, one succeeds.
-* An owner counts as dead if it has released the lease, if its file lock is gone although the same kernel would show
-  it, or if the file has not changed for `STALE_AFTER_S` by the reader's own monotonic clock.
-* Fencing: an owner that was suspended and taken for dead may wake up late. What it then writes does not arrive, see
-  `harness.records.fence`, and at its next heartbeat it finds another id and stops.
+* An owner counts as dead in three cases: it has released the lease; its file lock is gone although it would be visible
+  to this kernel; or the file has not changed for `STALE_AFTER_S` by the reader's own monotonic clock.
+* An owner that was suspended and taken for dead may wake up late. The fence (`harness.records.fence`) blocks its
+  writes. At its next heartbeat it finds another owner's id and stops.
 
 Locks only reveal a death sooner. On a file system without locks, heartbeats suffice.
 """
@@ -37,7 +37,7 @@ from harness.records.fence import LeaseLostError, directory_of, fenced
 
 HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0
-"""Twelve heartbeats without a change of the file: its owner is taken for dead."""
+"""The time of twelve heartbeats. If the file has not changed for so long, its owner counts as dead."""
 _FILE = "lease.json"
 _LOOK_EVERY_S = 1.0
 _BYTES = 512
@@ -49,7 +49,7 @@ _RETRY_S = 0.05
 
 
 class LeaseFields(TypedDict, total=False):
-    """The fields of lease.json; none of a file that is no lease."""
+    """The fields of lease.json, or none if the file is not a valid lease."""
 
     owner: str
     epoch: int
@@ -74,22 +74,22 @@ class Clock(Protocol):
 
 @dataclass
 class Lease:
-    """A lease that this process holds, or held until another one took it over."""
+    """A lease that this process holds, or held until another process took it over."""
 
     path: Path
     owner: str
     epoch: int
-    """The number of this start, above that of every earlier one."""
+    """The number of this start, higher than the number of every earlier start."""
     about: dict[str, object]
-    """Host, process, kernel, job and whether the file is locked."""
+    """The host, process, kernel and job of the owner, and whether it has locked the file."""
     before: LeaseFields
-    """The fields of the lease that it replaced; {} if there was none."""
+    """The fields of the lease that this lease replaced; {} if there was none."""
     beats: int = 0
     is_lost: bool = False
-    """Whether another process is known to own it; noticed at the next heartbeat at the latest. See `require`."""
+    """Whether another process is known to own the folder. It is noticed by `require` or at the next heartbeat."""
 
     def require(self) -> None:
-        """Raise LeaseLostError if another process owns it now. Call this before writing a checkpoint or a result."""
+        """Raise LeaseLostError if another process owns the folder. Call it before writing a checkpoint or a result."""
         if self.is_lost or not self._is_ours():
             self.is_lost = True
             raise LeaseLostError(
@@ -107,11 +107,15 @@ class Lease:
         return False
 
     def beat(self, released: bool = False) -> None:
-        """Write a heartbeat; the last one releases the lease. Raises OSError if the file cannot be written."""
+        """Write a heartbeat. Raises OSError if the file cannot be written.
+
+        released: whether this is the last heartbeat, which releases the lease.
+        """
         if not self._is_ours():
             self.is_lost = True
             return
-        # In place, through a handle of this very file: if it has been renamed away meanwhile, the write does no harm.
+        # The file is written in place, through a handle of the file that was checked. If it has been renamed away
+        # meanwhile, the write does no harm.
         with self.path.open("r+b") as file:
             if _parse(file.read()).get("owner") == self.owner:
                 self.beats += 1
@@ -129,9 +133,11 @@ class Lease:
 
 @dataclass(frozen=True)
 class _Sighting:
-    """A lease as last seen: its content, since when by the reader's clock, and whether it was seen to change.
+    """The state of a lease when it was last read.
 
-    A change shows that the owner was alive.
+    content: the content of the file.
+    since_s: when this content was first seen, by the reader's clock.
+    has_changed: whether the content was seen to change, which shows that the owner was alive.
     """
 
     content: bytes
@@ -141,14 +147,14 @@ class _Sighting:
 
 @dataclass
 class Leases:
-    """The leases of shared folders, as one process sees them."""
+    """Access to the leases of shared folders, from the viewpoint of one process."""
 
     kernel: str | None = None
-    """The id of the running kernel; looked up if None."""
+    """The id of the running kernel; None looks it up."""
     host: str = field(default_factory=socket.gethostname)
     clock: Clock = time
     sightings: dict[Path, _Sighting] = field(default_factory=dict)
-    """The content last seen of each lease."""
+    """The last sighting of each lease."""
 
     @contextmanager
     def hold(
@@ -156,12 +162,13 @@ class Leases:
     ) -> Iterator[Lease]:
         """Own a cell's folder during the block.
 
-        last_epoch: the highest epoch in its records. job: the id of the job for which this process owns it. starts:
-        False if no row of the cell will be written, so that no epoch is used. dead_job: a job whose process is known to
-        be dead.
+        last_epoch: the highest epoch in the cell's records.
+        job: the id of the job for which this process owns the folder.
+        starts: whether a new epoch begins; pass False if no row of the cell will be written.
+        dead_job: the id of a job whose process is known to be dead.
 
-        Raises LeaseTakenError if another live process owns it. If only time can tell whether the owner lives, this
-        waits for its next heartbeat, at most for `STALE_AFTER_S`.
+        Raises LeaseTakenError if another live process owns the folder. If only time can show whether the owner is
+        alive, this waits for its next heartbeat, at most for `STALE_AFTER_S`.
         """
         with ExitStack() as open_files:
             lease = self._take(folder / _FILE, last_epoch, open_files, job, starts, dead_job)
@@ -174,16 +181,17 @@ class Leases:
             finally:
                 released.set()
                 heart.join()
-                # If this fails, the lock shows that the folder is free, or the heartbeat goes stale.
+                # If this write fails, the lock still shows that the folder is free, or the heartbeat goes stale.
                 with suppress(OSError):
                     lease.beat(released=True)
 
     @contextmanager
     def hold_after(self, folder: Path, job: str, epoch: int) -> Iterator[bool]:
-        """Own a folder during the block, to record how a job of this process ended.
+        """Own a folder during the block, to record how a job of this process ended. Yields whether it is owned.
 
-        Yields False, without the lease, if another process has owned the folder since the job began: what it recorded
-        counts. epoch: that of the folder's lease when the job was made.
+        Yields False, without the lease, if another process has owned the folder since the job began: that process's
+        records are the valid ones.
+        epoch: the epoch of the folder's lease when the job was created.
         """
 
         def is_last(lease: LeaseFields) -> bool:
@@ -194,7 +202,7 @@ class Leases:
             if is_ours:
                 try:
                     lease = held.enter_context(self.hold(folder, starts=False, dead_job=job))
-                    # Between the first look and the lease another process may have owned the folder, so the check is
+                    # Another process may have owned the folder between the first check and the lease, so the check is
                     # repeated.
                     is_ours = is_last(lease.before)
                 except LeaseTakenError:
@@ -203,9 +211,9 @@ class Leases:
 
     @contextmanager
     def hold_in_turn(self, folder: Path, on_wait: Callable[[str], None] = lambda owner: None) -> Iterator[Lease]:
-        """Own a folder as soon as no other process does; the folder is created.
+        """Own a folder as soon as no other process does. The folder is created if it is missing.
 
-        on_wait: called every second with the owner; an exception from it ends the wait.
+        on_wait: called every second with a description of the owner; an exception from it ends the wait.
         """
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
@@ -219,9 +227,10 @@ class Leases:
             yield lease
 
     def look(self, folder: Path) -> Literal["free", "held", "unknown"]:
-        """Return whether a process owns the folder, or "unknown" if only time can tell whether its owner lives.
+        """Return whether a process owns the folder, or "unknown" if only time can show whether its owner is alive.
 
-        Look again in that case: the answer is known at its next heartbeat, or after `STALE_AFTER_S` without one.
+        After "unknown", call this again: the answer is known at the owner's next heartbeat, or after `STALE_AFTER_S`
+        without a heartbeat.
         """
         path = folder / _FILE
         found = _read(path)
@@ -235,7 +244,7 @@ class Leases:
         return "held" if self.sightings[path].has_changed else "unknown"
 
     def is_held(self, folder: Path) -> bool:
-        """Return whether a process that is not known to be dead owns the folder."""
+        """Return whether the folder has an owner that is not known to be dead."""
         return self.look(folder) != "free"
 
     def _take(
@@ -247,16 +256,16 @@ class Leases:
         starts: bool = True,
         dead_job: str = "",
     ) -> Lease:
-        """Create the lease of a free folder; raise LeaseTakenError if another process owns it."""
+        """Create the lease of a folder that is free; raise LeaseTakenError if another process owns it."""
         dead = self._await_free(path, dead_job)
-        # A process may have died after it renamed a dead lease to this name. That lease's epoch was used.
+        # A process may have died after it renamed a dead lease to this name. The epoch of that lease is used up.
         left = [_read(one) or b"" for one in path.parent.glob(f".{_FILE}.*.was")]
         last = max(last_epoch, *(_parse(one).get("epoch", 0) for one in (dead or b"", *left)))
         about = {"host": self.host[:64], "pid": os.getpid(), "kernel": self._kernel(path.parent), "job": job}
         lease = Lease(path, uuid.uuid4().hex, last + starts, about, _parse(dead or b""))
         aside, writes = path.with_name(f".{_FILE}.{lease.owner}.tmp"), directory_of(path.parent, lease.owner)
         try:
-            # Made before the lease is visible, so that whoever takes it over finds this directory.
+            # The directory must exist before the lease is visible, so that the next owner finds it.
             writes.mkdir()
             _write(aside, lease, open_files)
             if dead is not None:
@@ -271,15 +280,17 @@ class Leases:
         finally:
             aside.unlink(missing_ok=True)
         for one in path.parent.glob(f".{_FILE}.*.was"):
-            # Ours is in the hands of a process that renamed it by mistake: without the file it cannot put it back.
+            # Our own lease may have this name while a process that renamed it by mistake puts it back. Deleting it
+            # would lose it.
             if _parse(_read(one) or b"").get("owner") != lease.owner:
                 one.unlink(missing_ok=True)
         return lease
 
     def _await_free(self, path: Path, dead_job: str = "") -> bytes | None:
-        """Return the content of a dead owner's lease, or None if there is no lease.
+        """Wait until the lease is free. Return the content of the dead owner's lease, or None if there is no lease.
 
-        Raises LeaseTakenError if the owner lives.
+        dead_job: the id of a job whose process is known to be dead.
+        Raises LeaseTakenError if the owner is alive.
         """
         watched: bytes | None = None
         while (found := _read(path)) is not None:
@@ -291,7 +302,7 @@ class Leases:
             if state == "dead" or self._is_stale(path, found):
                 return found
             if watched is None:
-                # Start the clock of the other cells too: one wait then serves all cells of a dead machine.
+                # Start the clocks of the other cells too, so that one wait serves all cells of a dead machine.
                 for other in path.parents[1].glob(f"*/{_FILE}"):
                     self._is_stale(other, _read(other) or b"")
             watched = found
@@ -299,7 +310,7 @@ class Leases:
         return None
 
     def _is_stale(self, path: Path, found: bytes) -> bool:
-        """Return whether the lease has had this content for so long that its owner must be dead."""
+        """Return whether the lease has been unchanged for so long that its owner must be dead."""
         now_s = self.clock.monotonic()
         seen = self.sightings.get(path)
         if seen is None or seen.content != found:
@@ -308,7 +319,7 @@ class Leases:
         return now_s - seen.since_s >= STALE_AFTER_S
 
     def _state(self, path: Path, found: bytes) -> Literal["alive", "dead", "unknown"]:
-        """Return whether the owner lives, as far as the file and its lock tell at once."""
+        """Return whether the owner is alive, as far as the file and its lock show it without waiting."""
         owner = _parse(found)
         if owner.get("released"):
             return "dead"
@@ -321,7 +332,7 @@ class Leases:
         return "dead" if lock == "free" and known is not None and known == self._kernel(path.parent) else "unknown"
 
     def _kernel(self, folder: Path) -> str:
-        """Return an id of the kernel and the file system that keep locks; containers on one machine share both."""
+        """Return an id of the kernel and file system that manage the locks. Containers on one machine share both."""
         return f"{self.kernel or _boot_id()}:{folder.stat().st_dev}"
 
 
@@ -331,7 +342,7 @@ look_at_lease, is_leased = HERE.look, HERE.is_held
 
 
 def epoch_of(folder: Path) -> int:
-    """Return the epoch of a folder's lease, whether it is held or not; 0 without one."""
+    """Return the epoch in a folder's lease, held or not, or 0 if the folder has no lease."""
     return _parse(_read(folder / _FILE) or b"").get("epoch", 0)
 
 
@@ -344,7 +355,7 @@ def _beat(lease: Lease, released: threading.Event) -> None:
 
 @cache
 def _boot_id() -> str:
-    """Return an id of the running kernel; elsewhere than on Linux, one of the machine."""
+    """Return an id of the running kernel, or of the machine on systems other than Linux."""
     path = Path("/proc/sys/kernel/random/boot_id")
     with suppress(OSError):
         return path.read_text().strip()
@@ -352,7 +363,7 @@ def _boot_id() -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content of a file, or None if there is none."""
+    """Return the content of a file, or None if it does not exist."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -360,7 +371,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _parse(content: bytes) -> LeaseFields:
-    """Return the fields of a lease; {} for anything else."""
+    """Return the fields of a lease, or {} if the content is not a valid lease."""
     try:
         found = json.loads(content)
     except ValueError:
@@ -402,7 +413,7 @@ def _lock(handle: IO[bytes]) -> bool:
 
 
 def _write(path: Path, lease: Lease, open_files: ExitStack) -> None:
-    """Write the lease to a new file, which is locked before anybody can find it and for as long as it is open."""
+    """Write the lease to a new file, which is locked before others can see it and for as long as it is open."""
     handle = open_files.enter_context(path.open("xb"))
     lease.about["locked"] = _lock(handle)
     handle.write(lease.content())
@@ -411,7 +422,7 @@ def _write(path: Path, lease: Lease, open_files: ExitStack) -> None:
 
 
 def _link(aside: Path, path: Path, lease: Lease, open_files: ExitStack) -> None:
-    """Give the lease its name; raise FileExistsError if another process was quicker."""
+    """Link the finished file to the lease's name; raise FileExistsError if another process was quicker."""
     try:
         os.link(aside, path)
     except FileExistsError:
@@ -420,7 +431,7 @@ def _link(aside: Path, path: Path, lease: Lease, open_files: ExitStack) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # Exclusive creation is atomic too, but others may see the file before its content.
+        # Exclusive creation is atomic too, but other processes may see the file while it is still empty.
         _write(path, lease, open_files)
 
 
@@ -433,7 +444,7 @@ def _rename_away(path: Path, dead: bytes, owner: str) -> None:
         raise FileExistsError from None
     if _read(was) == dead:
         return
-    # It belongs to another owner now, or has a new heartbeat: put it back.
+    # The lease now has another owner or a new heartbeat, so put it back.
     with suppress(OSError):
         os.link(was, path)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Looks at a question in sweep.json: the verdicts that were shown, their seeds and samples, and the planned looks."""
+"""Looks in sweep.json. A look is an interim or final analysis of a question, whose verdicts were shown to the user."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 
 def _plain(name: str) -> str:
-    """Return a name, or raise ValueError unless it names a file or folder directly in its parent."""
+    """Return the name; raise ValueError if it is not the name of a file or folder directly in its parent."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"{name!r} is not the plain name of a file or folder")
     return name
 
 
 PlainName = Annotated[str, AfterValidator(_plain)]
-"""A name that leads nowhere else: whoever wrote the records must not choose what else is read or deleted."""
+"""A name without path separators. Without this check, forged records could make bench read or delete other files."""
 
 
 class Part(BaseModel):
@@ -26,14 +26,14 @@ class Part(BaseModel):
 
 
 class Evaluation(Part):
-    """The size of the final evaluation: samples per problem, and problems per task (None: all)."""
+    """The size of the final evaluation: samples per problem, and problems per task (None for all)."""
 
     samples: int
     problems: int | None = None
 
 
 class Look(Part):
-    """One occasion on which the verdicts over a complete plan were shown: a set of seeds and an evaluation of them."""
+    """One look: the verdicts of a complete plan were shown, for a set of seeds and an evaluation."""
 
     question: str
     """See `SweepRecord.asks`."""
@@ -42,31 +42,31 @@ class Look(Part):
     seeds: list[int]
     evaluation: Evaluation | None
     planned: bool
-    """Whether the design fixed this look beforehand."""
+    """Whether this look was fixed in the design beforehand."""
     verdicts: dict[str, str] = {}
     """Maps each arm to its verdict."""
 
     def is_same(self, other: Look) -> bool:
-        """Return whether both looks show the same data, whatever their verdicts."""
+        """Return whether both looks are at the same data, whatever their verdicts."""
         return all(getattr(self, key) == getattr(other, key) for key in ("question", "seeds", "evaluation"))
 
 
 class PlannedLooks(Part):
-    """The looks at a question that were fixed before the first of them."""
+    """The looks at a question that were planned before the first of them."""
 
     question: str
     looks: list[int]
-    """The number of seeds of each look, from the front of `seeds`."""
+    """The number of seeds of each look, counted from the front of `seeds`."""
     seeds: list[int]
     evaluation: Evaluation | None
     looks_before: int
-    """The number of looks at this question that had been taken by then."""
+    """The number of looks at this question that had been taken before the plan was made."""
 
 
 def related_looks(looks: Sequence[Look], question: str, contrasts: Collection[str]) -> list[Look]:
-    """Return the looks at this question, and at others that share a contrast with it.
+    """Return the looks at this question and at other questions that share a contrast with it.
 
-    Looks at other questions are marked as not planned, because nobody planned them for this one.
+    Looks at other questions are returned as not planned, because they were not planned for this question.
     """
     return [
         look if look.question == question else look.model_copy(update={"planned": False})
@@ -76,11 +76,11 @@ def related_looks(looks: Sequence[Look], question: str, contrasts: Collection[st
 
 
 def looks_at(looks: Sequence[Look], question: str, contrasts: Collection[str]) -> list[Look]:
-    """Return the `related_looks`, one per set of seeds and evaluation, preferring those at this question."""
+    """Return the `related_looks`, one for each set of seeds and evaluation. Looks at this question take precedence."""
     found: dict[str, Look] = {}
     for look in related_looks(looks, question, contrasts):
         data = look.model_dump_json(include={"seeds", "evaluation"})
-        # The same data under another question is one look at it, not two.
+        # A look at the same data under another question is the same look, so it counts once.
         if data not in found or found[data].question != look.question == question:
             found[data] = look
     return [*found.values()]
@@ -89,7 +89,7 @@ def looks_at(looks: Sequence[Look], question: str, contrasts: Collection[str]) -
 def first_seeds(seeds: Sequence[int], n: int) -> list[int]:
     """Return the first n seeds; if there are fewer, append the integers that follow the largest.
 
-    A sweep that continues with more seeds thus keeps those that it has.
+    A sweep that is extended by further seeds thus keeps its present seeds.
     """
     following = max(seeds) + 1
     return [*seeds[:n], *range(following, following + n - len(seeds))]

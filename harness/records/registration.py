@@ -1,8 +1,8 @@
 """registered.json: a sweep's question, written before any of its cells ran, with a digest to publish.
 
-No clock here has to be trusted. The digest covers the whole question, so no other question can match one that was
-published. Each start of a cell records the registration that it found, so no cell names one that was made later or
-exchanged.
+The proof needs no trusted clock. The digest covers the whole question, so a published digest fits no other question.
+Each start of a cell records the digest of the registration that existed then. This shows whether a registration was
+made later or swapped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.records.sweep import SweepRecord
 
 REGISTERED = "registered.json"
 STARTED_WITH = "registered"
-"""The field of a start that holds the digest of the registration it found; null without one."""
+"""The field of a start that contains the digest of the registration that existed then, or null."""
 
 _STATED = ("question", "profile", "baseline", "metric", "margin_pp", "alpha", "new_problems", "seeds", "tasks")
 """The fields of sweep.json that state the question."""
@@ -31,26 +31,24 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Registration:
-    """A registered question."""
-
     asked: dict[str, object]
-    """The words, comparison and seeds of the question."""
+    """The question's text, comparison and seeds."""
     cells: dict[str, dict[str, str]]
-    """Maps arm and seed to the cell's hash."""
+    """Maps arm and then seed to the hash of the cell."""
     specs: dict[str, dict[str, object]]
-    """Maps each arm to its settings at its first seed, with every knob."""
+    """Maps each arm to all its settings at its first seed."""
     cells_before: list[str]
-    """Cells of other versions of the question that had run by then."""
+    """Cells of other versions of the question that had run before the registration."""
     time: str
-    """By the clock of the machine that registered it, which proves nothing."""
+    """When the question was registered, by the clock of that machine. It proves nothing."""
     digest: str
-    """The blake2b digest of all fields but the time."""
+    """The blake2b digest of all fields except the time and the digest itself."""
 
     @classmethod
     def of(cls, sweep: SweepRecord, specs: Mapping[str, dict[str, object]]) -> Registration:
         """Return the registration of the question that sweep.json states now.
 
-        specs: the settings of each arm at its first seed.
+        specs: maps each arm to its settings at its first seed.
         """
         before = [cell.path.name for cell in sweep.other_cells if cell.read_starts()]
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -59,7 +57,6 @@ class Registration:
 
     @property
     def is_as_written(self) -> bool:
-        """Whether the digest is that of the contents."""
         return self.digest == self._digest_of_contents
 
     @property
@@ -70,7 +67,7 @@ class Registration:
         write_json(folder / REGISTERED, {"schema": SCHEMA, **asdict(self)})
 
     def changes(self, sweep: SweepRecord) -> list[str]:
-        """Return what has changed in the question since its registration, such as `margin_pp 1 -> 2`."""
+        """Describe what has changed in the question since its registration, e.g. `margin_pp 1 -> 2`."""
         now = _asked(sweep)
         found = [
             f"{key} {_short(self.asked.get(key))} -> {_short(now.get(key))}"
@@ -78,15 +75,15 @@ class Registration:
             if self.asked.get(key) != now.get(key)
         ]
         hashes = _hashes(sweep)
-        # Arms are compared by name first; `_changed_settings` explains other hashes of an arm that both have.
+        # Arms are compared by name here. If an arm is in both but its hashes differ, `_changed_settings` says why.
         found += [f"arm {arm} added" for arm in hashes if arm not in self.cells]
         found += [f"arm {arm} left out" for arm in self.cells if arm not in hashes]
         return found + list(dict.fromkeys(self._changed_settings(sweep, hashes)))
 
     def _changed_settings(self, sweep: SweepRecord, hashes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-        """Yield the knobs of arms whose cells have other hashes, or what else a hash covers.
+        """Yield the knobs that differ in each arm whose cell hashes have changed, or a note that other content changed.
 
-        Knobs that are tuned first are left out: their values come from the search, which no registration can know.
+        Knobs that are tuned first are left out: their values come from the search, so they are unknown at registration.
         """
         tuned = {*sweep.tuning.knobs} if sweep.tuning is not None else set()
         for arm, by_seed in hashes.items():
@@ -105,10 +102,7 @@ _NOT_DIGESTED = ("time", "digest")
 
 
 def read_registration(folder: Path) -> Registration | None:
-    """Return the registration in the folder of a sweep, or None without one.
-
-    Raises DamagedRecordError for a file that is not a registration, and as `require_schema`.
-    """
+    """Return the registration in a sweep's folder, or None if there is none. Raises DamagedRecordError."""
     path = folder / REGISTERED
     if not path.exists():
         return None
@@ -121,7 +115,7 @@ def read_registration(folder: Path) -> Registration | None:
 
 
 def registration_found(sweep_folder: Path) -> dict[str, object]:
-    """Return the field of a cell's start that names the registration's digest; None without a readable one."""
+    """Return the field `registered` of a cell's start: the digest of the registration, or None if none is readable."""
     try:
         registration = read_registration(sweep_folder)
     except DamagedRecordError:
@@ -134,16 +128,16 @@ class RegistrationCheck:
     """The result of comparing a sweep's records with its registration."""
 
     digest: str | None
-    """None if registered.json is gone although cells name a registration."""
+    """The digest of the registration. None if registered.json is gone although cells name a registration."""
     time: str | None
     altered: bool
-    """Whether the contents of registered.json do not have its digest."""
+    """Whether the contents of registered.json do not match its digest."""
     changes: list[str]
     """See `Registration.changes`."""
     cells_before: list[str]
     """See `Registration.cells_before`."""
     cells_without: list[str]
-    """Cells that started without this registration."""
+    """Cells with a start that does not name this registration."""
 
     @property
     def holds(self) -> bool:
@@ -171,12 +165,12 @@ class RegistrationCheck:
 def check_registration(sweep: SweepRecord) -> RegistrationCheck | None:
     """Compare the records with the registration; return None if the sweep was never registered.
 
-    Raises DamagedRecordError.
+    Raises DamagedRecordError if a record is damaged.
     """
     named = {cell.path.name: [start.get("registered") for start in cell.read_starts()] for cell in sweep.cells}
     registration = read_registration(sweep.path)
     if registration is None:
-        # A start that names a digest proves that a registration existed, though the file is gone.
+        # A start that names a digest proves that a registration existed, even if its file is gone.
         orphans = [name for name, digests in named.items() if any(digests)]
         return RegistrationCheck(None, None, False, [], [], orphans) if orphans else None
     return RegistrationCheck(
@@ -192,16 +186,16 @@ def check_registration(sweep: SweepRecord) -> RegistrationCheck | None:
 
 
 def started_cells(cells: Iterable[CellRecord]) -> list[str]:
-    """Return the names of the cells that ran, wholly or in part."""
+    """Return the names of the cells that have run, at least in part."""
     return [cell.path.name for cell in cells if cell.read_starts() or cell.state != "pending"]
 
 
 def _asked(sweep: SweepRecord) -> dict[str, object]:
-    """Return the parts of the question that the digest covers, apart from the cells."""
+    """Return the parts of the question that the digest covers, except the cells."""
     asked = {key: getattr(sweep, key) for key in _STATED}
     asked["settings"] = [] if sweep.asked is None else list(sweep.asked.settings)
     if (design := sweep.design) is not None:
-        # The rule decides at which look it stops, so all planned seeds are part of the question.
+        # The stopping rule decides after which look the sweep ends, so all planned seeds are part of the question.
         asked |= {"looks": design.looks} | ({"seeds": design.seeds} if sweep.look.planned else {})
     if (screening := sweep.screening) is not None:
         asked |= {"screening.best": screening.best, "screening.seeds": screening.seeds}
@@ -212,9 +206,9 @@ def _asked(sweep: SweepRecord) -> dict[str, object]:
 
 
 def _hashes(sweep: SweepRecord) -> dict[str, dict[str, str]]:
-    """Map arm and seed to the cell's hash; another evaluation than the cell's own adds its name.
+    """Map arm and then seed, as text as in JSON, to the cell's hash.
 
-    Seeds are text, as in JSON.
+    For a cell that is read under another evaluation, the name of the evaluation follows the hash.
     """
     hashes: dict[str, dict[str, str]] = {arm: {} for arm in sweep.arms}
     for cell in sweep.cell_entries:
@@ -224,7 +218,7 @@ def _hashes(sweep: SweepRecord) -> dict[str, dict[str, str]]:
 
 def _digest(content: Mapping[str, object]) -> str:
     """Return the blake2b digest of the canonical JSON of the content."""
-    # Sorted keys and fixed separators, so that equal contents have equal bytes.
+    # Keys are sorted and separators fixed, so that equal contents have equal bytes.
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
@@ -233,7 +227,7 @@ def _differences(then: object, now: object, place: str = "") -> Iterator[tuple[s
     """Yield (knob, "old -> new") for every knob that differs between two specs."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
-            # The seed of the spec is skipped, because the question lists its seeds itself.
+            # The seed of a spec is skipped, because the question lists its seeds separately.
             if place or key != "seed":
                 yield from _differences(then.get(key), now.get(key), f"{place}.{key}" if place else key)
     elif then != now:

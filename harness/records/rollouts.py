@@ -1,19 +1,20 @@
-"""rollouts/*.parquet: a row for each completion of a step's rollout batch, in the order of sampling.
+"""rollouts/*.parquet: one row for each completion of a step's rollout batch, in the order of sampling.
 
-Besides its text, tokens, the sampler's log-probs, rewards and verdict, a row can hold what the update did with each of
-its tokens (`train.token_records_max_tokens`). These columns are null in a row that was not trained on. With T tokens,
-in a completion that took part in E optimiser steps, one for each epoch:
+A row contains the completion's text, tokens, sampler log-probs, rewards and verdict. It can also record what the update
+did with each token (`train.token_records_max_tokens`). These columns are null if the completion was not trained on. For
+a completion of T tokens that took part in E optimiser steps, one in each epoch, they are:
 
-    token/chars      [T] characters of `text` that the token completes; they add up to the text's length
-    token/logp       [T] log-prob under the policy that sampled it, by the trainer, before the update
+    token/chars      [T] number of characters of `text` that the token completes; their sum is the length of `text`
+    token/logp       [T] log-prob under the policy that sampled it, computed by the trainer before the update
     token/entropy    [T] entropy over the vocabulary before the update, in nats
-    token/advantage  [T] in the first epoch
-    token/update     [E] the number of the optimiser step on this rollout batch, from 0
-    token/log_ratio  [E][T] log pi - log pi_old at that step, before it was taken
+    token/advantage  [T] advantage in the first epoch
+    token/update     [E] number of the optimiser step on this rollout batch, from 0
+    token/log_ratio  [E][T] log pi - log pi_old at the beginning of that optimiser step
     token/clipped    [E][T] whether a bound of the rule acted on the token's ratio
-    token/masked     [E][T] whether the token was taken out of the policy loss
+    token/masked     [E][T] whether the token was excluded from the policy loss
 
-The last three are null in an epoch in which the completion could not act (advantage 0): it was not scored again.
+The last three are null in an epoch in which the completion contributed no gradient (advantage 0), because it was not
+scored again.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ Item = TypeVar("Item")
 _NAME = re.compile(r"\d+-(?P<last>\d+)-e(?P<epoch>\d+)")
 Superseded = Callable[[int, int], bool]
 MOST_UPDATES = 100_000
-"""Optimiser steps on one rollout batch; no objective takes a hundredth of them."""
+"""A bound on the optimiser steps on one rollout batch. No objective takes a hundredth of them."""
 PER_TOKEN = ("token/logp", "token/entropy", "token/advantage")
 PER_EPOCH = ("token/log_ratio", "token/clipped", "token/masked")
 
 
 def write_rollouts(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows as one file, with null for columns that a row lacks; readers verify the pages' checksums."""
+    """Write rows as one file with page checksums. Columns that a row lacks are null in it."""
     import pyarrow
     import pyarrow.parquet
 
@@ -56,22 +57,21 @@ def write_rollouts(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _shown(value: object) -> object:
-    """Return the value, with secrets redacted if it is text."""
     return redact(value) if isinstance(value, str) else value
 
 
 def spread(files: Sequence[Item], most: int) -> list[Item]:
-    """Return at most `most` (at least 2) items at even distances, including the first and the last."""
+    """Return at most `most` (at least 2) items at even distances, always including the first and the last."""
     if len(files) <= most:
         return list(files)
     return [files[round(place * (len(files) - 1) / (most - 1))] for place in range(most)]
 
 
 def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: False) -> list[Path]:
-    """Return the rollout files in the order of training, or [] without the folder.
+    """Return the rollout files in the order of training, or [] if there is no folder.
 
-    superseded: files for which it is true are left out; see `harness.records.cell.CellRecord.superseded`. Raises
-    DamagedRecordError if the folder is a file.
+    superseded: files for which this returns True are left out; see `harness.records.cell.CellRecord.superseded`.
+    Raises DamagedRecordError if the folder is a file.
     """
     if folder.exists() and not folder.is_dir():
         raise DamagedRecordError("records.rollouts_not_a_folder", folder=folder, remedy=REMEDY)
@@ -80,13 +80,13 @@ def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: Fal
 
 
 def file_of(first_step: int, last_step: int, epoch: int) -> str:
-    """Return the name of the file with these steps, written by the start with this epoch."""
+    """Return the name of the file that contains these steps, written by the start with this epoch."""
     # Fixed width, so that names sort in the order of steps.
     return f"{first_step:06d}-{last_step:06d}-e{epoch}.parquet"
 
 
 def stand_of(path: Path) -> tuple[int, int] | None:
-    """Return the epoch of a file's writer and its last step, by its name; None for a foreign name."""
+    """Return the writer's epoch and the last step, taken from a file's name, or None for any other name."""
     name = _NAME.fullmatch(path.stem)
     return None if name is None else (int(name["epoch"]), int(name["last"]))
 
@@ -98,11 +98,14 @@ def read_rollouts(
     needed: Sequence[str] = (),
     superseded: Superseded = lambda epoch, step: False,
 ) -> pyarrow.Table | None:
-    """Return these columns of all rows, step by step, or None if there are no rows.
+    """Return these columns of all rows in the order of training, or None if there are no rows.
 
-    A column that was not recorded is null. most_files: of more files, only so many are read, spread over training.
-    needed: columns in which every row must have a value. superseded: as in `rollout_files`. Raises DamagedRecordError,
-    naming the file, if a needed value is missing or a file cannot be read, and as `rollout_files`.
+    columns: a column that was not recorded is null.
+    most_files: if there are more files, only this many are read, spread over training.
+    needed: columns in which every row must have a value.
+    superseded: as in `rollout_files`.
+    Raises DamagedRecordError, naming the file, if a needed value is missing or a file cannot be read. Also raises as
+    `rollout_files`.
     """
     import pyarrow
 
@@ -114,14 +117,14 @@ def read_rollouts(
         if "token/chars" in columns:
             _require_tokens_agree(path, table)
         tables.append(table)
-    # A column that is null in all of a file gets the type that it has in the others.
+    # A column that is null throughout one file gets the type that it has in the other files.
     return pyarrow.concat_tables(tables, promote_options="permissive") if tables else None
 
 
 def _with_types(path: Path, table: pyarrow.Table, columns: Sequence[str]) -> pyarrow.Table:
-    """Return these columns, null if they were not recorded.
+    """Return the columns with their types. A column that was not recorded is null.
 
-    Raises DamagedRecordError if a column has another type.
+    Raises DamagedRecordError if the values of a column do not fit its type.
     """
     import pyarrow
 
@@ -137,9 +140,9 @@ def _with_types(path: Path, table: pyarrow.Table, columns: Sequence[str]) -> pya
 
 
 def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
-    """Raise DamagedRecordError unless the lists of a row have the length of its tokens or epochs.
+    """Raise DamagedRecordError unless the lists of each row are as long as its tokens or its epochs require.
 
-    The lists of a row are written together, so that a row has all of them or none.
+    A row's lists are written together, so either all or none must be present.
     """
     import numpy as np
     import pyarrow.compute as pc
@@ -164,7 +167,8 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
             faults.append(name)
         elif name in PER_EPOCH:
             epochs = pc.list_flatten(values)
-            # The three columns are null in the same epochs: those in which the completion was not scored again.
+            # The three columns must be null in the same epochs, namely those in which the completion was not scored
+            # again.
             known = valid(epochs)
             scored = known if scored is None else scored
             if (
@@ -174,7 +178,7 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
             ):
                 faults.append(name)
     updates = pc.max(pc.list_flatten(table["token/update"])).as_py()
-    # The lengths above say nothing about the numbers, and a damaged file can hold any uint32.
+    # The lengths do not check the values. In a damaged file, a value can be any uint32.
     if updates is not None and updates >= MOST_UPDATES:
         faults.append("token/update")
     if faults:
@@ -183,7 +187,7 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
 
 
 def _token_types() -> dict[str, pyarrow.DataType]:
-    """Return the types of the columns that may be null or empty in a whole file."""
+    """Return the types of the columns that may be null or empty throughout a file."""
     import pyarrow
 
     reals, flags = pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.bool_())

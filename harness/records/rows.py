@@ -1,9 +1,9 @@
 """The rows of a cell's records, as readers see them after the checks.
 
-Optional fields depend on the evaluation, or on the trainer of the cell.
+Which optional fields a row has depends on the evaluation, or on the trainer of the cell.
 
-This module does not postpone its annotations: in a string, TypedDict would not see `NotRequired`, and the field would
-be required.
+This module does not use postponed annotations: TypedDict would not recognise `NotRequired` in a string and would treat
+the field as required.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ CellState = Literal["pending", "running", "done", "failed", "invalid", "interrup
 
 
 class Bin(TypedDict):
-    """A bin of a reliability diagram: the samples whose answer's confidence lies between two bounds."""
+    """A bin of a reliability diagram: the samples whose confidence in their answer lies between two bounds."""
 
     count: int
     confidence: float | None
@@ -23,45 +23,39 @@ class Bin(TypedDict):
 
 
 class EvaluationRow(TypedDict):
-    """The result of an evaluation on one task."""
-
     task: str
     metrics: dict[str, float | None]
     reliability: NotRequired[Sequence[Bin] | None]
     n_problems: NotRequired[int]
     n_samples: NotRequired[int]
     problems_by_right: NotRequired[list[int]]
-    """For the model before training: the number of problems with 0, 1, ... right samples."""
+    """The number of problems with 0, 1, ... correct samples; only for the model before training."""
 
 
 class ScoreRow(EvaluationRow):
-    """A row of scores.jsonl."""
-
     step: int
     final: bool
     generated_tokens: int | None
-    """Completion tokens sampled in training until then; None in imported records."""
+    """The number of completion tokens sampled in training so far; None in imported records."""
     epoch: NotRequired[int]
-    """The epoch of the start that wrote it, if rows of several may be mixed."""
+    """The epoch of the start that wrote the row; present if rows of several starts may be mixed."""
 
 
 class TimingRow(TypedDict):
-    """A row of timing.jsonl: what a step or an evaluation took. Further fields are parts of a step."""
+    """A row of timing.jsonl: the duration of a step or of an evaluation. Further fields time the parts of a step."""
 
     step: NotRequired[int]
     epoch: NotRequired[int]
     total_s: NotRequired[float]
-    """The seconds of a step."""
+    """The duration of the step; only in the row of a step."""
     eval_s: NotRequired[float]
-    """The seconds of an evaluation."""
+    """The duration of the evaluation; only in the row of an evaluation."""
     elapsed_s: NotRequired[float]
-    """The seconds since the start began."""
+    """The time since the start began."""
     peak_memory_mb: NotRequired[float]
 
 
 class Owner(TypedDict):
-    """The process that works on a cell."""
-
     host: str
     pid: int
 
@@ -69,7 +63,7 @@ class Owner(TypedDict):
 class Start(TypedDict):
     """A row of starts.jsonl: when, where and with what a cell was trained or evaluated from a step on.
 
-    The rest of the provenance depends on the run; `CellRecord.provenances` reads it.
+    The remaining provenance differs from run to run; `CellRecord.provenances` reads it.
     """
 
     epoch: int
@@ -77,7 +71,7 @@ class Start(TypedDict):
     owner: NotRequired[Owner]
     time: NotRequired[str]
     registered: NotRequired[str | None]
-    """The digest of the registration that the start found."""
+    """The digest of the registration that existed at the start, or None."""
     commit: NotRequired[str | None]
     packages: NotRequired[dict[str, str | None]]
 
@@ -90,12 +84,12 @@ class Status(TypedDict):
     reason: NotRequired[str | None]
     flags: NotRequired[list[str]]
     digest: NotRequired[str | None]
-    """The digest of the final weights, or of the answers."""
+    """The digest of the final weights, or of the answers if the cell evaluates a checkpoint."""
     logged_steps: NotRequired[int]
     step: NotRequired[int]
-    """The steps taken."""
+    """The number of steps taken."""
     steps: NotRequired[int | None]
-    """The steps to take."""
+    """The number of steps planned."""
     generated_tokens: NotRequired[int | None]
     records: NotRequired[Counted]
-    """The sizes of the files that a finished cell has."""
+    """The extents of the files of a finished cell."""

@@ -1,4 +1,4 @@
-"""The version of the records of a sweep, its cells and registration, a search, and a kept report."""
+"""The version of the records of a sweep, a search and a kept report."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from harness.errors import RefusedError
 
 SCHEMA = 4
-"""Raised when the meaning of a record changes, so that no version misreads another's."""
+"""Increased whenever the meaning of a record changes, so that no version of bench misreads another's records."""
 
 
 class OtherVersionError(RefusedError):
-    """A record that another version of bench made."""
+    """A record was written by another version of bench."""
 
 
 def require_schema(path: Path, document: Mapping[str, object]) -> None:
-    """Raise OtherVersionError unless this document, read from `path`, is of this version."""
+    """Raise OtherVersionError unless this document, read from `path`, has the current version."""
     schema = document.get("schema")
     if schema == SCHEMA:
         return

@@ -1,7 +1,7 @@
-"""scores.jsonl: a row for each task of each evaluation of a cell. `<task>.json`: lm-eval's result for one of its tasks.
+"""scores.jsonl: one row per task and evaluation of a cell. `<task>.json`: the result of lm-eval for one of its tasks.
 
 The metrics of a final evaluation are named `eval.final.<task>.<name>`. Problems of several evaluations are matched by
-the content of their question if it is known, else by their ids.
+the content of their questions if it is known, otherwise by their ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.records.rows import Bin, ScoreRow
 
 
 def read_scores(path: Path) -> list[ScoreRow]:
-    """Return the rows in the order of writing, or [] without the file.
+    """Return the rows in the order of writing, or [] if there is no file.
 
     Raises DamagedRecordError, naming the row, if a row or a bin of its `reliability` lacks a field, or if a metric is
     not a number.
@@ -36,7 +36,7 @@ def read_scores(path: Path) -> list[ScoreRow]:
 def require_bins(place: str, row: Mapping[str, object]) -> None:
     """Raise DamagedRecordError, naming the place of the row, if a bin of its `reliability` lacks a field.
 
-    A row has no bins if its samples are not the policy's own.
+    A row has no bins if the policy did not generate its samples.
     """
     bins = row.get("reliability") or []
     if not isinstance(bins, list):
@@ -49,7 +49,7 @@ _NO_TASKS = frozenset({"spec", "provenance", "lease", "grading", "scores"})
 
 
 def lm_eval_files(folder: Path) -> list[Path]:
-    """Return the `<task>.json` files of lm-eval's tasks in a folder of `bench eval`, sorted by name."""
+    """Return the `<task>.json` files of lm-eval's tasks in an output folder of `bench eval`, sorted by name."""
     return [path for path in sorted(folder.glob("*.json")) if path.stem not in _NO_TASKS]
 
 
@@ -60,29 +60,31 @@ _OF_ALL_SAMPLES = ("avg@n", "cons@n")
 
 
 def accuracy_names(ks: Iterable[int]) -> list[str]:
-    """Return the names of the accuracy metrics that an evaluation with these k has."""
+    """Return the names of the accuracy metrics of an evaluation with these values of k."""
     return [*(f"{name}{k}" for name in _OF_K_SAMPLES for k in ks), *_OF_ALL_SAMPLES]
 
 
 LEAST_MATCHED = 0.5
-"""Evaluations that share a smaller fraction of their problems are refused: they are on different data."""
+"""Evaluations that share a smaller fraction of their problems are refused, because their data differ too much."""
 
 Contents = Mapping[str, str | None]
-"""Maps the problem ids of one evaluation to a digest of their content; None if it is unknown."""
+"""Maps the problem ids of one evaluation to digests of the problems' contents; None for an unknown content."""
 Names = dict[str, str]
-"""Maps an evaluation's ids of matched problems to the ids that all evaluations share."""
+"""Maps the ids that one evaluation gives to the matched problems to ids that all evaluations share."""
 
 
 class Matching(Part):
-    """The matching of a task's problems across several evaluations."""
+    """The result of matching a task's problems across several evaluations."""
 
     by: Literal["content", "id"]
     matched: int
-    """Problems that every evaluation has."""
+    """The number of problems that every evaluation has."""
     of: int
-    """Problems that any evaluation has."""
+    """The number of problems that at least one evaluation has."""
     repeated: int = 0
-    """Matched problems that repeat the content of another; those are matched in the order of their ids."""
+    """The number of matched problems that repeat the content of another problem. They are matched in the order of their
+    ids.
+    """
 
     @property
     def sentence(self) -> str:
@@ -94,12 +96,12 @@ class Matching(Part):
         return f"{said}{left_out}{repeats}."
 
     def as_row(self) -> dict[str, object]:
-        """Return the field `problems` of a contrast in report.json."""
+        """Return the value of the field `problems` of a contrast in report.json."""
         return {"matched_by": self.by, "matched": self.matched, "of": self.of, "sentence": self.sentence}
 
 
 def content_of(*parts: object) -> str:
-    """Return a digest of JSON values. Texts that differ only in line ends, outer blanks or Unicode form are equal."""
+    """Return a digest of JSON values that ignores differences in line ends, surrounding blanks and Unicode form."""
     text = json.dumps(_normal(parts), sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -114,11 +116,11 @@ def _normal(value: object) -> object:
 
 
 def match_problems(task: str, sides: Mapping[str, Contents]) -> tuple[Matching, dict[str, Names]]:
-    """Match the problems of several evaluations of a task, and map the ids of each to those of the first.
+    """Match the problems of several evaluations of a task, and map the ids of each evaluation to those of the first.
 
-    Contents decide if every evaluation knows all of its own. Else ids decide, and the caller must check that all have
-    the same. Raises RefusedError if contents show that equal ids are of different problems, or if too few problems are
-    shared.
+    Problems are matched by content if every evaluation knows the contents of all its problems. Otherwise they are
+    matched by id, and the caller must check that all evaluations have the same ids. Raises RefusedError if the known
+    contents show that an id stands for different problems, or if too few problems are shared.
     """
     if any(content is None for contents in sides.values() for content in contents.values()):
         _require_agreement(task, sides)
@@ -146,7 +148,7 @@ def match_problems(task: str, sides: Mapping[str, Contents]) -> tuple[Matching, 
 
 
 def _by_content(contents: Contents) -> dict[tuple[str, int], str]:
-    """Map (content, rank) to the id; rank numbers the problems of one content, shorter ids first, so that 9 < 10."""
+    """Map (content, rank) to an id. The rank numbers problems of equal content, shorter ids first, so that 9 < 10."""
     found: dict[str, list[str]] = {}
     for one, content in contents.items():
         found.setdefault(str(content), []).append(one)

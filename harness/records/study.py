@@ -1,6 +1,6 @@
-"""The record of a search: the searched knobs, every trial, the best one and its confirmation on fresh seeds.
+"""The record of a search: its knobs, all trials, the best trial, and the confirmation of that trial on fresh seeds.
 
-Whoever runs the search writes study.json from its storage; readers need no Optuna.
+The search writes study.json from Optuna's storage. Readers of study.json do not need Optuna.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ObjectiveRecord:
 
 @dataclass(frozen=True)
 class RangeRecord:
-    """The range of a searched knob: `choices` if categorical, else `low` to `high`."""
+    """The range of a searched knob: `choices` if it is categorical, otherwise `low` to `high`."""
 
     kind: Literal["float", "int", "log", "categorical"]
     low: float | None
@@ -34,21 +34,21 @@ class RangeRecord:
     step: float | None
     choices: list[object] | None
     when: dict[str, list[object]]
-    """The values of other knobs with which this one is sampled at all."""
+    """The condition for sampling this knob: the allowed values of other knobs."""
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One setting, trained and scored."""
+    """One set of knob values that was trained and scored."""
 
     number: int
     state: TrialState
     params: dict[str, object]
     """The sampled knobs."""
     values: list[float] | None
-    """One score per objective; None without a score."""
+    """One score per objective; None if the trial was not scored."""
     hash: str | None
-    """None if the trial failed before it had a cell."""
+    """The hash of the cell; None if the trial failed before it had a cell."""
     reason: str | None
     is_default: bool
     flags: list[str]
@@ -58,12 +58,15 @@ class TrialRecord:
     generated_tokens: int | None
     cells: list[str]
     same_as: int | None
-    """An earlier trial of the same setting, whose cells this one shares."""
+    """The number of an earlier trial with the same settings, whose cells this trial shares."""
 
 
 @dataclass(frozen=True)
 class ImportanceRecord:
-    """The fraction of a metric's variance over `n_trials` trials that fANOVA assigns to each knob; they sum to 1."""
+    """The fraction of a metric's variance over `n_trials` trials that fANOVA assigns to each knob.
+
+    The fractions sum to 1.
+    """
 
     metric: str
     shares: dict[str, float]
@@ -72,7 +75,7 @@ class ImportanceRecord:
 
 @dataclass(frozen=True)
 class BudgetRecord:
-    """The bounds of the search; None for a bound that is not set."""
+    """The bounds of the search. A bound that is not set is None."""
 
     trials: int | None
     tokens: int | None
@@ -81,9 +84,9 @@ class BudgetRecord:
 
 @dataclass(frozen=True)
 class ConfirmationRecord:
-    """The best setting against the default on fresh seeds; scores are in percent.
+    """The comparison of the best setting with the default on fresh seeds. Scores are in percent.
 
-    The scores on fresh seeds are None if no cell of the arm was measured.
+    The scores on fresh seeds are None if no cell of that arm was evaluated.
     """
 
     sweep: str
@@ -91,25 +94,23 @@ class ConfirmationRecord:
     seeds: list[int]
     metric: str
     contrast: dict[str, object]
-    """A row of `contrasts` of report.json."""
+    """A row of `contrasts` in report.json."""
     search_pp: float
-    """The winner's score in the search."""
+    """The score of the best trial in the search."""
     confirmed_pp: float | None
-    """The winner's score on fresh seeds."""
+    """The score of the best trial's settings on fresh seeds."""
     shrinkage_pp: float | None
-    """How much the winner's score fell from the search to the fresh seeds."""
+    """How much lower the score of the best settings is on fresh seeds than in the search."""
     default_search_pp: float | None
-    """The default's score in the search; None if it was no trial."""
+    """The score of the default settings in the search; None if they were not a trial."""
     default_confirmed_pp: float | None
-    """The default's score on fresh seeds."""
+    """The score of the default settings on fresh seeds."""
     n_trials: int
-    """The number of trials among which the winner was chosen."""
+    """The number of trials from which the best was chosen."""
 
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """The content of study.json."""
-
     sweep: str
     question: str
     profile: str
@@ -122,15 +123,16 @@ class StudyRecord:
     budget: BudgetRecord
     trials: list[TrialRecord]
     best: int | None
-    """The number of the best complete trial; with two objectives, the best on the first within the Pareto front."""
+    """The number of the best complete trial. With two objectives, it is the trial on the Pareto front with the best
+    first objective.
+    """
     front: list[int]
-    """The numbers of the trials on the Pareto front."""
     importances: list[ImportanceRecord]
     importances_refused: str | None
     confirmation: ConfirmationRecord | None
 
     def trial(self, number: int) -> TrialRecord:
-        """Return the trial with this number; raise KeyError if there is none."""
+        """Return the trial with this number; raise KeyError if it does not exist."""
         for trial in self.trials:
             if trial.number == number:
                 return trial
@@ -142,16 +144,16 @@ class StudyRecord:
 
     @property
     def default_trial(self) -> TrialRecord | None:
-        """The trial of the settings without a search, preferably a complete one; None if there is none."""
+        """The trial of the unsearched settings, preferably a complete one; None if they were not a trial."""
         defaults = [trial for trial in self.trials if trial.is_default]
         return next((trial for trial in defaults if trial.state == "complete"), defaults[0] if defaults else None)
 
 
 def read_study(sweep: Path) -> StudyRecord:
-    """Return the study.json in a folder `runs/<sweep>`.
+    """Return the study.json in a sweep's folder, `runs/<sweep>`.
 
-    Raises FileNotFoundError if nothing was searched there. Raises DamagedRecordError, with the file and its fault, if a
-    field is missing or has another type. Raises as `require_schema`.
+    Raises FileNotFoundError if the folder contains no search. Raises DamagedRecordError, with the file and the fault,
+    if a field is missing or has the wrong type. Also raises as `require_schema`.
     """
     import pydantic
 
@@ -164,7 +166,8 @@ def read_study(sweep: Path) -> StudyRecord:
         raise _damaged(path, "it holds no study")
     require_schema(path, raw)
     try:
-        # Validated as JSON: strict mode then accepts a list of two as a pair, but converts nothing else.
+        # The document is validated as JSON. In strict mode this accepts a list of two as a pair, but converts nothing
+        # else.
         study = pydantic.TypeAdapter(StudyRecord).validate_json(json.dumps(raw, allow_nan=False), strict=True)
     except pydantic.ValidationError as error:
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
@@ -181,7 +184,7 @@ def _damaged(path: Path, fault: str) -> DamagedRecordError:
 
 
 def _contradictions(study: StudyRecord) -> list[str]:
-    """Return the contradictions between fields that are valid by themselves."""
+    """Describe the contradictions between fields that are each valid."""
     numbers = [trial.number for trial in study.trials]
     scored = {trial.number for trial in study.trials if trial.state == "complete" and trial.values is not None}
     faults = []

@@ -1,4 +1,4 @@
-"""The folder of one sweep or search: the question as last asked, and its cells. Reports and the mirror read it."""
+"""The folder of one sweep or search: its latest question and its cells. Reports and the mirror read it."""
 
 from __future__ import annotations
 
@@ -21,54 +21,50 @@ from harness.records.schema import SCHEMA, require_schema
 from harness.records.scores import Matching, require_bins
 
 ENDED = frozenset({"done", "failed", "invalid"})
-"""The states of a cell whose run is over."""
+"""The states of a cell that will not run again."""
 
 _SHOWN_FAULTS = 3
 Read = TypeVar("Read")
 
 
 class CellEntry(Part):
-    """A cell of the question."""
-
     arm: str
     seed: int
     hash: str
     dir: PlainName
     evaluation: PlainName | None = None
-    """As in `CellRecord`."""
+    """See `CellRecord.evaluation`."""
     origin: dict[str, object] | None = None
-    """The origin of its records, unless `bench run` trained it in this home."""
+    """Where the cell's records come from; None if `bench run` trained it in this home."""
 
 
 class Gate(Part):
-    """Whether arms differ in declared knobs only, and the knobs in which they differ."""
+    """The result of the check that arms differ only in declared knobs, and the knobs in which they differ."""
 
     ok: bool | None
-    """None if unknown, because runs were imported without their settings."""
+    """None if the settings of imported runs are unknown."""
     differs: list[str]
 
 
 class Asked(Part):
-    """How the question was asked: the options, and the files, which lie in the folder `question` next to sweep.json."""
+    """The command that asked the question: its options and its files, which are kept in the folder `question`."""
 
     file: PlainName
     profile: str
     folder: str
-    """The folder of the sweep file."""
+    """The folder that contained the sweep file."""
     settings: list[str] = []
-    """The values of --set; `seeds` and `arms` are those of --seeds and --arms."""
+    """The values of --set. `seeds` and `arms` are the values of --seeds and --arms."""
     seeds: int | None = None
     arms: list[str] = []
     on_gpu: bool | None = None
-    """Whether cells without a device of their own run on a GPU."""
+    """Whether cells whose settings name no device run on a GPU."""
 
 
 class Plugin(Part):
-    """A plug-in that was in use."""
-
     name: str
     digest: str
-    """The digest of its closure, whose files lie in the folder `question/code`."""
+    """The digest of the plug-in's module and the modules that it imports. Copies are in the folder `question/code`."""
     files: list[str]
 
 
@@ -81,7 +77,7 @@ class MetricFacts(Part):
 
 
 class Source(Part):
-    """The origin of the rows of a split; further fields depend on the origin."""
+    """The origin of the rows of one split. Further fields depend on the kind of origin."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -93,7 +89,7 @@ class Source(Part):
 
 
 class BaseScore(Part):
-    """The evaluation of the model before training on one task; further fields are those of a row of scores.jsonl."""
+    """The evaluation of the model before training on one task. Further fields are those of a row of scores.jsonl."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -102,91 +98,86 @@ class BaseScore(Part):
 
 
 class TunedArm(Part):
-    """The result of an arm's search."""
-
     digest: str
-    """The digest of what was searched."""
+    """A digest of the search's specification."""
     trial: int
-    """The number of the best trial."""
     values: dict[str, object]
-    """The knobs of the best trial."""
+    """The values of the tuned knobs in the best trial."""
     search_pp: float
-    """The score of the best trial in the search, in percent."""
+    """The best trial's score in the search, in percent."""
     default_pp: float | None
-    """The score of the untuned arm in the search, in percent; None if it was no trial."""
+    """The score of the untuned arm in the search, in percent; None if it was not a trial."""
     complete: int
-    """The number of trials with a score."""
+    """The number of trials that were scored."""
     generated_tokens: int
-    """The completion tokens sampled in training, over all trials."""
+    """The number of completion tokens sampled in training, over all trials."""
     at_end: list[str]
-    """The knobs whose best value is at the end of the values that were tried."""
+    """The knobs whose best value lies at an end of the tried values."""
     short_pp: float
-    """How far the best setting may lie above the one found, with its sd in `short_sd_pp`; see
+    """An estimate of how far the best possible setting lies above the best trial. `short_sd_pp` is its sd. See
     `harness.search.shortfall`.
     """
     short_sd_pp: float
 
 
 class Tuning(Part):
-    """The search that preceded the comparison."""
+    """The searches that tuned each arm before the comparison."""
 
     knobs: list[str]
     ranges: dict[str, dict[str, object]] = {}
-    """By knob, as the sweep file states it."""
+    """Maps each knob to its range, as written in the sweep file."""
     trials: int
-    """The trials of each arm."""
     seeds: list[int]
-    """The seeds of each trial."""
+    """The seeds on which each trial is trained."""
     searches: dict[str, PlainName]
-    """Maps each arm to the name of the folder with its trials."""
+    """Maps each arm to the name of the folder that contains its trials."""
     arms: dict[str, TunedArm]
-    """The result of each arm whose search has ended."""
+    """Maps each arm whose search has ended to its result."""
 
 
 class Screened(Part):
-    """A screening, which ranks its arms: the `best` are confirmed on this many fresh `seeds`."""
+    """A screening: the arms are ranked, and the best `best` of them are confirmed on `seeds` fresh seeds."""
 
     best: int
     seeds: int
     confirmed_in: PlainName | None = None
-    """The sweep that confirmed them; None before that."""
+    """The sweep that confirmed the best arms, or None if no sweep has done so yet."""
     contrasts: list[dict[str, object]] = []
-    """Those of the confirming sweep's report.json."""
+    """The contrasts in the report.json of that sweep."""
 
 
 class SweepRecord(Part):
-    """sweep.json, and the cells next to it."""
+    """The content of sweep.json, and the cells next to it."""
 
     path: Path = Field(exclude=True)
     kind: Literal["sweep", "search"]
-    """A search's arms are its trials; a sweep's are stated."""
+    """A sweep's arms are listed in its file. The arms of a search are its trials."""
     name: str
     question: str
     profile: str
     command: str
     checkpoint: str | None = None
-    """The model that all cells evaluate as it is, as the sweep file names it; None if they train."""
+    """The model that all cells evaluate without training, as named in the sweep file; None if cells train."""
     arms: list[str]
-    """In the order of the sweep file."""
     grid: dict[str, dict[str, object]] = {}
-    """The value of every factor by arm, in a factorial; else empty."""
+    """The value of every factor in each arm of a factorial design; empty in other designs."""
     leave_one_out: bool = False
-    """Whether each other arm puts one knob of the baseline's recipe back to its ordinary value."""
+    """Whether each arm other than the baseline resets one knob of the baseline's recipe to its ordinary value."""
     baseline: str
     metric: str
-    """The compared metric, such as `eval.final.arithmetic.pass@1`."""
+    """The metric by which arms are compared, e.g. `eval.final.arithmetic.pass@1`."""
     metrics: dict[str, MetricFacts]
     margin_pp: float
     alpha: Annotated[float, Field(gt=0, lt=1)]
     new_problems: bool = False
-    """Whether intervals over new problems are asked for too."""
+    """Whether the report also gives intervals that generalise to new problems."""
     screening: Screened | None = None
     seeds: list[int]
     ablate: list[str]
-    """The knobs under test, as dotted prefixes; in a search those that it varies."""
+    """The knobs under test, as dotted prefixes; in a search, the searched knobs."""
     co_changes: dict[str, str] = {}
     varied: dict[str, dict[str, object]]
-    """The knobs in which arms differ, by arm."""
+    """Maps each arm to the knobs in which arms differ and their values."""
     cell_entries: list[CellEntry] = Field(alias="cells")
     tasks: list[str]
     k: list[int]
@@ -194,32 +185,34 @@ class SweepRecord(Part):
     warnings: list[str]
     budget_tokens: int | None
     contamination: list[dict[str, object]] = []
-    """Held-out problems that occur in training prompts, by task."""
+    """The held-out problems that occur in training prompts, task by task."""
     data: list[Source] = []
     base_scores: list[dict[str, object]] = []
     base_scores_by_arm: dict[str, list[dict[str, object]]] = {}
     best_of_n: dict[str, list[dict[str, int | float]]] = {}
-    """The results of choosing the best of n samples by the arm's reward model, by arm."""
+    """Maps each arm to the results of choosing the best of n samples by its reward model."""
     asked: Asked | None = None
     plugins: list[Plugin] = []
     asks: str
-    """Names the question, whatever its seeds, samples and problems."""
+    """An id of the question that does not depend on its seeds, samples and problems."""
     contrasts: list[str]
-    """Names each compared pair of arms by the compared task and metric; questions that share one share its looks."""
+    """Ids of the compared pairs of arms, each with the task and metric. Questions that share one share its looks."""
     evaluation: Evaluation | None
     held_out: dict[str, int]
-    """The number of problems for evaluation by task, as far as the plan knew it."""
+    """The number of held-out problems of each task, if the plan knew it."""
     looks: list[Look] = []
-    """Looks at this question and at earlier ones asked here, in order of time; so are `designs`."""
+    """The looks at this question and at earlier questions in this folder, in order of time. `designs` has the same
+    scope.
+    """
     matching: dict[str, Matching] = {}
-    """How problems of imported cells were matched, by task."""
+    """Maps each task to how the problems of imported cells were matched."""
     designs: list[PlannedLooks] = []
     tuning: Tuning | None = None
-    """None unless each arm was tuned first."""
+    """The searches that tuned each arm; None if arms were not tuned."""
 
     @model_validator(mode="after")
     def _arms_are_known(self) -> SweepRecord:
-        """Raise ValueError if the baseline or a cell has an unknown arm; check the base scores too."""
+        """Raise ValueError if the baseline or a cell has an unknown arm, or if a base score is invalid."""
         named = {self.baseline, *(cell.arm for cell in self.cell_entries)}
         if strangers := sorted(named - {*self.arms}):
             raise ValueError(
@@ -232,7 +225,7 @@ class SweepRecord(Part):
         return self
 
     def base_scores_of(self, arm: str | None = None) -> list[EvaluationRow]:
-        """Return the evaluations of the model that an arm, or every arm, starts from; [] before they are made."""
+        """Return the evaluations of the model from which an arm (None: every arm) starts, or [] before they exist."""
         rows = self.base_scores if arm is None else self.base_scores_by_arm.get(arm, self.base_scores)
         return cast(list[EvaluationRow], rows)
 
@@ -242,25 +235,25 @@ class SweepRecord(Part):
 
     @property
     def is_imported(self) -> bool:
-        """Whether its cells come from other tools; then each cell's origin says where it was imported from."""
+        """Whether its cells were imported from other tools. If so, each cell's `origin` says where it came from."""
         return any(cell.origin is not None and "imported_from" in cell.origin for cell in self.cell_entries)
 
     def data_of(self, task: str) -> list[Source]:
-        """Return the origins of the held-out rows of a task; [] if they were generated or imported."""
+        """Return the origins of a task's held-out rows, or [] if the rows were generated or imported."""
         return [row for row in self.data if (row.task, row.split) == (task, "test")]
 
     def n_held_out(self, task: str) -> int | None:
-        """Return the number of problems that a task has for evaluation, or None if the records do not say."""
+        """Return the number of held-out problems of a task, or None if the records do not say."""
         rows = [source.rows for source in self.data_of(task) if source.rows is not None]
         return self.held_out.get(task, rows[-1] if rows else None)
 
     def compares_arms(self, metric: str) -> bool:
-        """Return whether arms can be compared by a metric, as `evals.metrics` stated when the sweep ran."""
+        """Return whether arms can be compared by a metric, according to the metric's declaration when the sweep ran."""
         return metric in self.metrics and self.metrics[metric].compares_arms
 
     @cached_property
     def cells(self) -> list[CellRecord]:
-        """The cells of this question, arm by arm, whether they have started or not."""
+        """All cells of this question, arm by arm, including those that have not started."""
         return [
             CellRecord(self.path / "cells" / cell.dir, cell.arm, cell.seed, cell.hash, cell.evaluation)
             for cell in self.cell_entries
@@ -268,7 +261,7 @@ class SweepRecord(Part):
 
     @cached_property
     def other_cells(self) -> list[CellRecord]:
-        """The cells of earlier questions in this folder: listed, never mixed in."""
+        """The cells of earlier questions in this folder. They are listed, but their results are not used."""
         ours = {cell.dir for cell in self.cell_entries}
         folder = self.path / "cells"
         paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
@@ -276,19 +269,19 @@ class SweepRecord(Part):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every cell has ended, so that the verdicts are those of the whole plan."""
+        """Whether every cell has ended, so that the verdicts are those of the complete plan."""
         return all(cell.state in ENDED for cell in self.cells)
 
     @property
     def design(self) -> PlannedLooks | None:
-        """The looks that were fixed for this question."""
+        """The looks that were planned for this question; None if none were planned."""
         return next((design for design in self.designs if design.question == self.asks), None)
 
     @property
     def look(self) -> Look:
-        """The look that is taken when the verdicts of this plan are shown, once all its cells have ended."""
+        """The look that showing the verdicts of this plan amounts to, once all its cells have ended."""
         design = self.design
-        # A look counts as planned only if its evaluation and its first seeds are exactly those of the design.
+        # A look counts as planned only if it has exactly the planned evaluation and the first of the planned seeds.
         planned = (
             design is not None
             and design.evaluation == self.evaluation
@@ -300,21 +293,21 @@ class SweepRecord(Part):
 
     @property
     def looks_taken(self) -> list[Look]:
-        """The looks so far at what this question compares, whichever question took them."""
+        """The looks taken so far at this question's comparisons, whichever question they belonged to."""
         return looks_at(self.looks, self.asks, self.contrasts)
 
     @property
     def looks_and_this(self) -> list[Look]:
-        """`looks_taken`, and `look` if it is a further one."""
+        """`looks_taken`, plus `look` unless it is at the same data as one of them."""
         return looks_at([*self.looks, self.look], self.asks, self.contrasts)
 
     def record_look(self, verdicts: Mapping[str, str]) -> None:
-        """Record that these verdicts, by arm, are shown.
+        """Record that these verdicts were shown.
 
-        Nothing is recorded for an unfinished plan, for data that was shown before, or if there are too few seeds for
-        any test.
+        verdicts: maps each arm to its verdict. Nothing is recorded if cells have not ended, if the same data were shown
+        before, or if there are too few seeds for any test.
         """
-        # Read anew: another process may have recorded a look since this record was read.
+        # Another process may have recorded a look since this record was read, so sweep.json is read again.
         now = read_sweep(self.path)
         is_known = any(look.is_same(self.look) for look in now.looks)
         if self.is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
@@ -324,7 +317,7 @@ class SweepRecord(Part):
     def stand(self) -> str:
         """Return a digest that changes with the question and with the records of its cells, but not with looks.
 
-        No rows are read.
+        It uses names, sizes and modification times of files, not their contents.
         """
         asked = self.model_dump(mode="json", exclude={"looks"})
         cells = [(str(cell.path), cell.state, stand(cell.path)) for cell in self.cells]
@@ -333,18 +326,17 @@ class SweepRecord(Part):
 
     @property
     def as_it_stands(self) -> SweepRecord:
-        """The same sweep with the present states of its cells fixed, for a reader that asks for them repeatedly."""
+        """The same sweep with the present states of its cells cached, for a reader that needs the states repeatedly."""
         return self._with_cells([cell.as_it_stands for cell in self.cells])
 
     def _with_cells(self, cells: list[CellRecord]) -> SweepRecord:
-        """Return a copy whose cells are replaced."""
         copy = self.model_copy()
-        # A frozen model refuses assignment; this is where cached_property keeps its value.
+        # A frozen model does not allow assignment; cached_property stores its value in this dict.
         vars(copy)["cells"] = cells
         return copy
 
     def setting_aside(self, error: DamagedRecordError) -> SweepRecord:
-        """Return the same sweep with the cell that the error names marked `damaged`: one bad cell hides no other.
+        """Return the same sweep with the cell that the error names marked as `damaged`, so that the others can be read.
 
         Raises the error if it is about something else.
         """
@@ -354,34 +346,33 @@ class SweepRecord(Part):
         return self._with_cells([replace(cell, fault=str(error)) if cell in at_fault else cell for cell in self.cells])
 
     def cell_at(self, path: Path) -> CellRecord:
-        """Return the cell in a folder as the question reads it.
+        """Return the cell in a folder, read under the evaluation that this question compares.
 
-        A cell of another question is read under the evaluation of its own run.
+        A cell of another question is read under the evaluation that was part of its run.
         """
         return next((cell for cell in self.cells if cell.path == path), CellRecord.at(path))
 
     def write(self) -> None:
-        """Write sweep.json."""
         write_json(self.path / "sweep.json", {"schema": SCHEMA, **self.model_dump(mode="json", by_alias=True)})
 
 
 def reading_around_damage(sweep: SweepRecord, read: Callable[[SweepRecord], Read]) -> Read:
-    """Return the result of `read` for a sweep, leaving out the cells that it finds damaged.
+    """Return `read(sweep)`, leaving out the cells that `read` finds damaged.
 
-    Raises DamagedRecordError if something else is damaged.
+    Raises DamagedRecordError if something other than a cell is damaged.
     """
     while True:
         try:
             return read(sweep)
         except DamagedRecordError as error:
-            # Each round marks one more cell, so the loop ends.
+            # Each pass marks one more cell, so the loop ends.
             sweep = sweep.setting_aside(error)
 
 
 def read_sweep(path: Path) -> SweepRecord:
     """Return the sweep in a folder.
 
-    Raises FileNotFoundError if it was never run, DamagedRecordError if it cannot be read, and as `require_schema`.
+    Raises FileNotFoundError if there is no sweep.json, DamagedRecordError if it is damaged, and as `require_schema`.
     """
     file = path / "sweep.json"
     document = read_json(file)
@@ -389,7 +380,7 @@ def read_sweep(path: Path) -> SweepRecord:
         raise _damaged(file, "it holds no question")
     require_schema(file, document)
     try:
-        # Validated as JSON: strict mode then accepts an integer as a float.
+        # The document is validated as JSON: strict mode then accepts an integer as a float.
         sweep = SweepRecord.model_validate_json(json.dumps(document | {"path": str(path)}))
     except ValidationError as error:
         faults = [
@@ -399,7 +390,7 @@ def read_sweep(path: Path) -> SweepRecord:
         more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
         raise _damaged(file, "; ".join(faults[:_SHOWN_FAULTS]) + more) from None
     read = (path / "cells" / cell.dir / EVALUATIONS / (cell.evaluation or "") for cell in sweep.cell_entries)
-    # Records may come from elsewhere: a link in them must not lead readers out of the folder.
+    # Records may come from elsewhere. A link in them must not lead readers out of the folder.
     require_inside(path, read)
     return sweep
 

@@ -1,7 +1,7 @@
-"""Parquet and JSONL files of records as tables. A file that differs from what was written is a damaged record.
+"""Parquet and JSONL files of records as tables.
 
-JSONL of numbers is read by column, for readers of a few of many fields over thousands of rows. Arrow takes a third of
-the time and a tenth of the memory of Python's objects.
+JSONL of numbers is read by column, for readers that need a few of many fields over thousands of rows. Arrow takes a
+third of the time and a tenth of the memory of Python objects.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def naming_damage(path: Path) -> Iterator[None]:
     """
     import pyarrow
 
-    # Let the system report a missing or unreadable file: pyarrow's error has no error number.
+    # Opening the file first lets the system report a missing or unreadable file: pyarrow's error has no error number.
     with path.open("rb"):
         pass
     try:
         yield
     # pyarrow also raises OSError for a truncated file, and UnicodeDecodeError for text that is not UTF-8.
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        # An error number means that the system failed, not the file's content.
+        # An error number means that the system failed, not that the content is damaged.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DamagedRecordError("records.table_damaged", path=path, error=error, remedy=REMEDY) from None
@@ -46,10 +46,11 @@ def naming_damage(path: Path) -> Iterator[None]:
 def read_parquet(
     path: Path, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
 ) -> pyarrow.Table:
-    """Return the rows of a file, or those that `where` keeps.
+    """Return the rows of a file.
 
-    columns: the columns to read, as far as they were recorded; all by default. Raises DamagedRecordError, also if a
-    page differs from its checksum.
+    columns: the columns to read; columns that were not recorded are left out. None reads all.
+    where: a filter on the rows.
+    Raises DamagedRecordError if the file is damaged or a page does not match its checksum.
     """
     import pyarrow.parquet
 
@@ -58,15 +59,15 @@ def read_parquet(
             recorded = set(file.schema_arrow.names)
             columns = [name for name in columns if name in recorded]
         if where is None:
-            # A third of the time of read_table, which makes a data set of the one file.
+            # This takes a third of the time of read_table, which first builds a data set from the file.
             return file.read(columns)
         return pyarrow.parquet.read_table(path, columns=columns, filters=where, page_checksum_verification=True)
 
 
 def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> None:
-    """Raise DamagedRecordError if a row, or an element of a row's list, lacks a value in one of the columns.
+    """Raise DamagedRecordError if one of these columns lacks a value in a row, or in an element of a row's list.
 
-    path: the file that the table was read from.
+    path: the file from which the table was read.
     """
     import pyarrow
     import pyarrow.compute
@@ -81,9 +82,10 @@ def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> 
 
 
 def as_array(column: pyarrow.Array | pyarrow.ChunkedArray) -> npt.NDArray[Any]:
-    """Return a column of numbers or booleans [n], without a copy if no value is missing; NaN stands for a missing one.
+    """Return a column of numbers or booleans as an array [n], with NaN in place of missing values.
 
-    pyarrow's own `to_numpy` imports pandas, which takes 30 MB and 0.3 s in each process; so do its Python scalars.
+    The data are not copied if no value is missing. pyarrow's own `to_numpy` imports pandas, which takes 30 MB and 0.3 s
+    in each process; its Python scalars do so too.
     """
     import numpy as np
     import pyarrow
@@ -94,17 +96,17 @@ def as_array(column: pyarrow.Array | pyarrow.ChunkedArray) -> npt.NDArray[Any]:
         result[as_array(values.is_valid())] = as_array(values.drop_null().cast(pyarrow.float64()))
         return result
     if pyarrow.types.is_boolean(values.type):
-        # Arrow packs eight booleans into a byte, NumPy has one in each.
+        # Arrow packs eight booleans into a byte. NumPy stores one per byte.
         return np.from_dlpack(values.cast(pyarrow.uint8())).view(np.bool_)
     return np.from_dlpack(values)
 
 
 def read_columns(path: Path) -> pyarrow.Table:
-    """Return the complete rows of a JSONL file of flat objects, in one chunk, with null for what a row lacks.
+    """Return the complete rows of a JSONL file of flat objects as a table in one chunk.
 
-    Without the file there are no rows. A last line without its newline is torn and dropped. Raises DamagedRecordError
-    for lines that are not JSON objects, a field that holds now a number, now something else, or one that is given
-    twice.
+    Fields that a row lacks are null, and a missing file gives an empty table. A last line without a newline is torn and
+    dropped. Raises DamagedRecordError if a line is not a JSON object, if a field is a number in one row and something
+    else in another, or if an object has a key twice.
     """
     import pyarrow
     import pyarrow.json
@@ -115,12 +117,12 @@ def read_columns(path: Path) -> pyarrow.Table:
     if not text.strip():
         return pyarrow.table({})
     n_lines = sum(not line.isspace() for line in text.split(b"\n") if line)
-    # One block holds the whole file: types are inferred once, and the result has one chunk.
+    # One block contains the whole file, so that types are inferred once and the result has one chunk.
     whole = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
     try:
         table = pyarrow.json.read_json(pyarrow.BufferReader(text), read_options=whole)
     except pyarrow.ArrowInvalid as error:
-        # If a line is no JSON object, this raises an error that names the line.
+        # If a line is not a JSON object, this raises an error that names the line.
         read_jsonl(path)
         raise DamagedRecordError("records.columns_damaged", path=path, error=error) from None
     if len(table) != n_lines or text.startswith(BOM_UTF8):

@@ -1,7 +1,7 @@
 """One cell: train, evaluate, record. After a kill it resumes from its last checkpoint, bit for bit.
 
-Records are written in an order that makes a kill harmless. A checkpoint follows the rows of its steps, and a resume
-removes the rows that came after it.
+Records are written in an order that makes a kill harmless. The rows of a step are written before its checkpoint, and a
+resume removes the rows that follow the checkpoint.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 
 class CellRun:
-    """Runs one cell in its folder."""
-
     def __init__(
         self,
         cell: CellRecord,
@@ -66,15 +64,15 @@ class CellRun:
         lease: Lease | None = None,
         stopping: Stopping | None = None,
     ) -> None:
-        """Prepare the cell's learner and evaluator.
+        """Create the cell's learner and evaluator.
 
-        begin: returns the language model with its starting weights, to be trained in place. Called again, it puts them
-        back into the same model. require_code: raises if the user's code has changed since the cell was planned; it is
-        called before the cell is done.
-
-        remark: is told what the user must know, e.g. that records were lost and steps are repeated. lease: the lease on
-        the cell's folder, or None if nobody else can run it; LeaseLostError stops a process that has lost it. stopping:
-        how the cell is asked to stop.
+        begin: returns the language model with its starting weights, to be trained in place. Further calls restore these
+        weights in the same model.
+        require_code: raises if the user's code has changed since the cell was planned; called before the cell is done.
+        remark: called with a sentence for the user, e.g. that records were lost and steps are repeated.
+        lease: the lease on the cell's folder, or None if no other process can run the cell. LeaseLostError stops a
+        process that has lost the lease.
+        stopping: how others ask the cell to stop.
         """
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
         self._remark = remark
@@ -97,7 +95,7 @@ class CellRun:
         self._diverged = False
 
     def run(self) -> None:
-        """Train to the budget, evaluate, and mark the cell done."""
+        """Train until the budget is used up, evaluate, and mark the cell done."""
         reset_peak_memory(self._model.device)
         self._started_s = time.perf_counter()
         self._resume()
@@ -112,14 +110,14 @@ class CellRun:
         digest = weights_digest(self._model.state_dict())
         tokens = self._spent.generated_tokens
         self._log.finish(self._spec, self._step, tokens, self._diverged, digest, self._require_lease)
-        # Not earlier: until the cell is done, a resume needs them.
+        # Past weights are dropped only now: until the cell is done, a resume needs them.
         drop_past_weights(self._cell.checkpoints)
         self._log.note(f"done at step {self._step} after {tokens} generated tokens")
 
     def _train(self) -> None:
-        """Train until the budget is used. An interruption leaves a checkpoint of the last complete step."""
+        """Train until the budget is used up. If interrupted, write a checkpoint of the last complete step."""
         try:
-            # An interruption may have left this step's evaluation undone.
+            # The evaluation of this step may be missing because of an interruption.
             self._evaluate_on_the_way()
             while not self._finished():
                 self._train_step()
@@ -128,15 +126,15 @@ class CellRun:
                     self._checkpoint()
         except (Interrupted, ServerAwayError):
             if self._stopping.is_whole and self._step != self._saved_step:
-                # Remove the row that was being written.
+                # Remove the row that was being written when the interruption came.
                 self._log.cut_after(self._step)
-                # If a weight is not finite, the last finite checkpoint stays the last.
+                # If a weight is not finite, the last finite checkpoint remains the last one.
                 with suppress(DivergedError):
                     self._checkpoint()
             raise
 
     def _finished(self) -> bool:
-        # train.steps bounds the run even if a token budget is left.
+        # train.steps limits the run even if some of the token budget is left.
         return self._step >= self._spec.train.steps or self._budget_used()[0] >= 1
 
     def _resume(self) -> None:
@@ -154,18 +152,18 @@ class CellRun:
         begin_own_evaluation(self._cell, self._spec)
         self._log.cut_after(self._step)
         self._log.started(self._step, self._account())
-        # Divergence in the very first step needs a checkpoint to return to.
+        # If the very first step diverges, there must be a checkpoint to return to.
         if checkpoint is None:
             self._checkpoint()
 
     def _account(self) -> dict[str, object]:
-        """Return this start's provenance of the model, the examples and the processes."""
+        """Return the provenance of this start: the model, the examples, the processes and the graders."""
         size, sharding = Processes.here().size, self._spec.train.sharding
         together = {"processes": size} | ({"sharding": sharding} if size > 1 else {})
         return {"model": self._start.account()} | self._examples.account | together | account_of(self._spec.graders)
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
-        """Return why an intact checkpoint cannot be resumed from, or None if it can."""
+        """Return the reason why an intact checkpoint cannot be used for a resume, or None if it can."""
         if self._cell.superseded()(checkpoint.epoch, checkpoint.step):
             return f"the checkpoint of step {checkpoint.step} is from a start whose steps a later start repeated"
         shortfall = self._cell.shortfall(checkpoint.records)
@@ -188,9 +186,10 @@ class CellRun:
         if not all_finite(weights.values()):
             raise DivergedError("a weight is not finite")
         self._require_lease()
-        # Rows go first: after a kill in between, the resume removes rows that no checkpoint covers.
+        # Rows are written first. If the process is killed in between, the resume removes rows that no checkpoint
+        # covers.
         self._log.flush_rollouts()
-        # The checkpoint of step 0 holds no weights: `begin` restores the starting weights.
+        # The checkpoint of step 0 stores no weights, because `begin` restores the starting weights.
         is_start = self._step == 0
         save_checkpoint(
             self._cell.checkpoints,
@@ -207,9 +206,9 @@ class CellRun:
         self._saved_step = self._step
 
     def _return_to_last_finite(self, reason: str) -> None:
-        """Go back to the last finite weights, at which the cell is then scored.
+        """Return to the last checkpoint with finite weights, at which the cell is then scored.
 
-        Divergence is an outcome, not a failure.
+        A diverged cell is a result, not a failure.
         """
         diverged_at = self._step + 1
         checkpoint = load_latest(self._cell.checkpoints, self._fault)
@@ -221,8 +220,8 @@ class CellRun:
         self._log.note(f"diverged near step {diverged_at} ({reason}); scored at step {self._step}")
 
     def _train_step(self) -> None:
-        # Sampling may be interrupted at any time. `held` is entered only before the update, and left after the step's
-        # row is written, so that weights and records agree.
+        # Sampling may be interrupted at any time. The update and the writing of the step's row may not, so that weights
+        # and records agree.
         with ExitStack() as update:
             self._do_step(lambda: update.enter_context(self._stopping.held()))
         self._tell("training")
@@ -230,7 +229,7 @@ class CellRun:
     def _do_step(self, before_update: Callable[[], object]) -> None:
         step, started_s = self._step + 1, time.perf_counter()
         outcome = self._learner.step(step, self._done_frac(), before_update)
-        # The model that samples gets the new weights before the next step.
+        # The model that samples must have the new weights before the next step.
         if self._trained.is_split:
             self._trained.take_over()
         total_s = time.perf_counter() - started_s
@@ -269,24 +268,24 @@ class CellRun:
         self._report({**where, "reward": self._last_reward, "tokens_per_s": self._tokens_per_s})
 
     def _done_frac(self) -> float:
-        """Return the share of the run that is done, in [0, 1]."""
         return min(1.0, max(self._step / self._spec.train.steps, self._budget_used()[0]))
 
     def _budget_used(self) -> tuple[float, str]:
-        """Return the used share of the budget that is used most, and its name; 0 without a budget."""
+        """Return the used share of the budget closest to being used up, and its name; (0, "") if there is no budget."""
         return self._spec.budget.most_used(self._amounts())
 
     def _spent_so_far(self) -> dict[str, float]:
-        """Return columns of steps.jsonl for what is spent so far.
+        """Return the columns of steps.jsonl for the amounts spent so far.
 
-        Generated tokens are always included, the others only with a budget for them or, for teacher tokens, a teacher.
+        Generated tokens are always included. Other amounts are included if they have a budget, and teacher tokens also
+        if there is a teacher.
         """
         always = ("generated_tokens", *(() if self._spec.teacher.type == "none" else ("teacher_tokens",)))
         shown = {*always, *self._spec.budget.limits}
         return {name: amount for name, amount in self._amounts().items() if name in shown}
 
     def _amounts(self) -> dict[str, float]:
-        """Return what is spent so far, by column of steps.jsonl."""
+        """Return the amounts spent so far, by column of steps.jsonl."""
         counts_flops = self._spec.budget.flops is not None
         spent: dict[str, float] = asdict(self._spent)
         return spent | ({"flops": self._flops_rule.flops(self._spent)} if counts_flops else {})
@@ -299,14 +298,14 @@ _ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)
 class CellLog:
     """Writes a cell's records.
 
-    Rollout rows are held until the next checkpoint, then written as one parquet file.
+    Rollout rows are kept in memory until the next checkpoint and then written as one Parquet file.
     """
 
     cell: CellRecord
     epoch: int = 0
-    """The number of this start, which every row carries. 0: one more than the last."""
+    """The number of this start, which every row contains. 0 stands for the last start's number plus one."""
     problems: ProblemsFile = field(init=False)
-    """The problems that rollouts and samples refer to. A resume removes none: it uses the same ones again."""
+    """The problems that rollouts and samples refer to. A resume uses the same problems, so it removes none of them."""
     _rollouts: dict[int, Sequence[Mapping[str, object]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -314,10 +313,10 @@ class CellLog:
         self.epoch = self.epoch or 1 + self.cell.last_epoch
 
     def cut_after(self, step: int) -> None:
-        """Drop everything recorded after a step, and torn ends.
+        """Remove everything that was recorded after a step, and torn last lines.
 
-        Samples of a final evaluation stay, so that a resume continues with them. Its scores go, because they are
-        computed from the samples again.
+        Samples of a final evaluation are kept, so that a resume continues with them. Their scores are removed, because
+        they are recomputed from the samples.
         """
         superseded = self.cell.superseded()
         for name in _ROWS:
@@ -326,31 +325,31 @@ class CellLog:
                 lambda row: bool(row["step"] <= step) and not superseded(row.get("epoch", 0), row["step"]),
             )
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
-        # evals.parquet is built from evals.jsonl again.
+        # evals.parquet is rebuilt from evals.jsonl.
         remove(self.cell.evals)
         current = self.cell.rollout_files()
         for path in self.cell.rollouts.glob("*.parquet"):
             stand = stand_of(path)
-            # A file that reaches beyond the step goes as a whole. Flushes coincide with checkpoints, so no file
-            # straddles one.
+            # A file with rows after this step is removed completely. Files are written at checkpoints, so no file spans
+            # one.
             if stand is not None and (path not in current or stand[1] > step):
                 remove(path)
 
     def started(self, from_step: int, provenance: Mapping[str, object]) -> None:
         """Append a row to starts.jsonl: who trains the cell from this step on, where and with what.
 
-        provenance: what is known of the model and the examples.
+        provenance: the facts about the model and the examples.
         """
         found = registration_found(self.cell.path.parents[1])
         append_start(self.cell.path / STARTS_FILE, {**found, **provenance}, from_step, self.epoch)
 
     def hold_rollouts(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
-        """Hold the completions of a step until the next `flush_rollouts`."""
+        """Keep the completions of a step in memory until the next `flush_rollouts`."""
         if rows:
             self._rollouts[step] = rows
 
     def samples(self, about: Mapping[str, object]) -> SampleStore:
-        """Return the store of an evaluation's samples. about: fields that distinguish its rows from others."""
+        """Return the store of an evaluation's samples. about: fields that distinguish the evaluation's rows."""
         current = self.cell.superseded()
         return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems, superseded=current)
 
@@ -366,10 +365,11 @@ class CellLog:
     ) -> None:
         """Mark the cell done.
 
-        digest: of its final weights. reason: what a reader must know about how it ended.
+        digest: the digest of the final weights.
+        reason: what a reader must know about how the cell ended.
         """
         require_lease()
-        # evals.jsonl stays until the cell is done, because a resume until then continues with it.
+        # evals.jsonl is kept until the cell is done, because a resume continues with it.
         samples = self.samples({})
         samples.compact(samples.rows())
         outcome = {
@@ -387,14 +387,14 @@ class CellLog:
         self.samples({}).drop()
 
     def _final_score(self, task: str) -> float | None:
-        """Return the share of right answers in the final evaluation on this task, or None if it is not evaluated."""
+        """Return the fraction of correct samples in the final evaluation on a task, or None if there is none."""
         scores = [row for row in self.cell.read_scores() if row["final"] and row["task"] == task]
         return scores[-1]["metrics"].get("avg@n") if scores else None
 
     def append(self, name: str, row: Mapping[str, object]) -> None:
-        """Append a row, with the number of this start, to one of the cell's files of rows.
+        """Append a row, with the number of this start, to one of the cell's JSONL files.
 
-        timing.jsonl has a row for the phases of a step, and one for an evaluation after it.
+        timing.jsonl has one row for a step with its phases, and one for an evaluation after the step.
         """
         append_jsonl(self.cell.path / name, [{**row, "epoch": self.epoch}])
 
@@ -409,7 +409,6 @@ class CellLog:
         self._rollouts = {}
 
     def note(self, message: str) -> None:
-        """Write a line to log.txt."""
         require_owned(self.cell.log)
         self.cell.add_to_log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
@@ -424,7 +423,7 @@ def evaluate_step(
     began_s: float,
     device: torch.device,
 ) -> None:
-    """Evaluate a cell in training on the tasks that a step has no scores of yet.
+    """Evaluate a training cell on the tasks for which the step has no scores yet.
 
     began_s: when this start of the cell began, by `time.perf_counter`.
     """
@@ -433,7 +432,7 @@ def evaluate_step(
     if scored.issuperset(get_task(name).name for name in evaluator.spec.tasks):
         return
     about = {"step": step, "final": final}
-    # The cell's own samples are in the store already.
+    # The samples of the cell's own evaluation are in the store already.
     earlier = EarlierEvaluations(cell, besides=cell.path)
     for found, _ in evaluator.run(samples, log.samples(about), partial(earlier.samples, step)):
         if found["task"] not in scored:

@@ -1,6 +1,6 @@
-"""A cell as a job of a worker: what it lacks is done.
+"""A cell as a job of a worker. The job does what the cell still lacks.
 
-A cell that was never finished is trained and evaluated. A trained cell that is requested under another evaluation is
+A cell without trained weights is trained and evaluated. A trained cell that is requested under another evaluation is
 loaded from its last checkpoint and only evaluated.
 """
 
@@ -50,10 +50,12 @@ def run_cell(
     stopping: Stopping | None = None,
     job: str = "",
 ) -> None:
-    """Do what the cell in a folder lacks, if anything; its state says how it ended.
+    """Do what the cell in a folder lacks, if anything. The cell's state says how this ended.
 
-    Raises what keeps the cell from being done. require_code: as in `CellRun`; it is also called before the first step.
-    stopping: as in `CellRun`. job: `Job.id`.
+    Raises the error that keeps the cell from being done.
+    require_code: as in `CellRun`; also called before the first step.
+    stopping: as in `CellRun`.
+    job: `Job.id`.
     """
 
     def report(event: Event) -> None:
@@ -65,18 +67,19 @@ def run_cell(
         tell({"remark": sentence})
 
     with hold_lease(folder, CellRecord.at(folder).last_epoch, job) as lease:
-        # Read under the lease: another process may have run the cell since it was planned.
+        # The state is read under the lease, because another process may have run the cell since it was planned.
         cell = under_evaluation(CellRecord.at(folder), evaluation_hash(spec))
         cell.require_readable()
         if cell.is_done:
             return
         require_code()
-        # Another run may have trained the cell meanwhile, under another evaluation.
+        # Another run may have trained the cell in the meantime, under another evaluation.
         if not cell.evaluation_folder.exists():
             cell.evaluation_folder.mkdir(parents=True)
             write_json(cell.evaluation_folder / "spec.json", spec.model_dump(mode="json"))
         try:
-            # This status stays if the process is killed. While it lives, its lease says `running`.
+            # This status remains if the process is killed. While the process is alive, its lease makes the state
+            # `running`.
             cell.write_status("interrupted", reason=KILLED, steps=spec.training_steps)
             if spec.checkpoint or cell.lacks != "training":
                 evaluated = evaluate_checkpoint if spec.checkpoint else evaluate_trained
@@ -92,9 +95,9 @@ def run_cell(
                 Processes.join(stopping)
                 examples, begin = _examples_and_begin(spec, home, starting_point)
                 CellRun(cell, spec, begin, examples, report, require_code, remark, lease, stopping).run()
-                # The other processes serve calls of rank 0 until it dismisses them.
+                # The other processes execute calls of rank 0 until rank 0 dismisses them.
                 Processes.here().dismiss()
-        # A done cell stays done, and a cell under another process's lease is not ours to mark.
+        # A cell that is done must stay done. A cell that another process has leased must not be marked by this one.
         except Interrupted:
             if not cell.is_done and not lease.is_lost:
                 cell.write_status("interrupted", reason=INTERRUPTED)
@@ -103,20 +106,20 @@ def run_cell(
             cell.write_status("interrupted", reason=str(error))
             raise
         except DamagedRecordError:
-            # A process that has taken over the cell removes files that this one still reads, which is no damage.
+            # A process that has taken over the cell removes files that this one still reads. This is not damage.
             lease.require()
             raise
         except OSError as error:
             lease.require()
             if is_disk_full(error):
-                # The torn file is gone by now, which may have made enough room for a few bytes.
+                # The torn file has been removed by now, which may leave room for a few bytes.
                 with suppress(OSError):
                     cell.write_status("interrupted", reason=DISK_FULL)
             raise
 
 
 def serve_cell(spec: RunSpec, home: Path, starting_point: StartingPoint, stopping: Stopping | None = None) -> None:
-    """Do this process's share of a cell until it is done, in every process but the first."""
+    """Do this process's share of a cell until the cell is done. Run by every process but the first."""
     Processes.join(stopping)
     examples, begin = _examples_and_begin(spec, home, starting_point)
     Trained(spec, begin, examples)
@@ -126,10 +129,10 @@ def serve_cell(spec: RunSpec, home: Path, starting_point: StartingPoint, stoppin
 def _examples_and_begin(
     spec: RunSpec, home: Path, starting_point: StartingPoint
 ) -> tuple[Examples, Callable[[], LanguageModel]]:
-    """Return a cell's examples, and the function that returns the model to train, as in `CellRun`."""
+    """Return a cell's examples, and the function that returns the model to be trained, as in `CellRun`."""
     source = source_of_start(spec, home)
     examples = _examples(spec, inputs_of_cell(spec, home), starting_point, source)
-    # If the starting weights teach, the learner copies them itself, and there is no source.
+    # There is no source if the starting weights are the teacher: the learner then copies them.
     if (taught_by := source_of_teacher(spec, home)) is not None:
         teacher = starting_point.teacher(spec, taught_by)
         examples = replace(examples, teacher=teacher.model, account=examples.account | {"teacher": teacher.account()})
@@ -137,7 +140,7 @@ def _examples_and_begin(
 
 
 def _examples(spec: RunSpec, inputs: Mapping[str, Path], starting_point: StartingPoint, source: str) -> Examples:
-    """Read the examples of a cell from the results of its stages."""
+    """Return the examples of a cell, read from the results of its stages."""
     if "pairs" in inputs:
         pairs = load_pairs(inputs["pairs"])
         return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})

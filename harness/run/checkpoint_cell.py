@@ -1,7 +1,7 @@
-"""Evaluation of a cell without training: of a model as it is, or of a trained cell under another evaluation.
+"""Evaluate a cell without training: a model as it is, or a trained cell under another evaluation.
 
-In one home, the same sample is taken only once, whichever sweep, arm or `bench eval` requested it first. An evaluation
-with another grader, more samples or another name reuses existing samples.
+In one home, each sample is taken only once, whichever sweep, arm or `bench eval` requests it first. An evaluation that
+differs only in its grader, name or number of samples reuses the existing samples.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ from harness.training.checkpoint import (
 def evaluate_checkpoint(
     cell: CellRecord, spec: RunSpec, home: Path, starting_point: StartingPoint, report: Callable[[Event], None]
 ) -> dict[str, object]:
-    """Evaluate a model as it is, and record how long it took.
+    """Evaluate a model as it is, and record the duration.
 
-    Returns fields of the status of a cell that is done; `digest` is that of its answers and their verdicts. home: is
-    searched for existing samples. The model is loaded before the first sample is taken.
+    Returns the status fields of a finished cell. Their `digest` is that of the answers and verdicts. The model is
+    loaded only if a sample must be taken.
+    home: searched for existing samples.
     """
     folder, device, started_s = cell.evaluation_folder, torch.device(spec.train.device), time.perf_counter()
     registered = registration_found(cell.path.parents[1]) | account_of(spec.graders)
@@ -70,14 +71,14 @@ def evaluate_checkpoint(
         return EngineSampler.of(spec, model)
 
     _evaluate(cell, spec, policy, report, lambda conditions: drawn_in_home(home, spec, conditions, besides=folder))
-    # Nothing was sampled, so `policy` has written no start.
+    # If no sample was taken, `policy` has not recorded a start.
     if not policy.cache_info().currsize:
         append_start(folder / STARTS_FILE, registered)
     taken_s = time.perf_counter() - started_s
     took = {"step": 0, "eval_s": taken_s, "elapsed_s": taken_s, "peak_memory_mb": peak_memory_mb(device)}
     append_jsonl(folder / "timing.jsonl", [took])
     rows = SampleStore(folder / SAMPLES_FILE, {"step": 0, "final": True}).rows()
-    # A cell without training has no weights of its own to hash, so its answers stand for it.
+    # A cell without training has no weights to hash, so its answers are hashed instead.
     answers = [[row["task"], row["problem_id"], row["sample"], row["text"], row["correct"]] for row in rows]
     return {"step": 0, "steps": 0, "generated_tokens": 0, "flags": [], "digest": digest(answers)}
 
@@ -85,9 +86,9 @@ def evaluate_checkpoint(
 def evaluate_trained(
     cell: CellRecord, spec: RunSpec, home: Path, starting_point: StartingPoint, report: Callable[[Event], None]
 ) -> dict[str, object]:
-    """Evaluate a trained cell under another evaluation than its own, which adds nothing to its status.
+    """Evaluate a trained cell under another evaluation than its own. Returns no additional status fields.
 
-    Raises RefusedError if samples are missing and the cell's last checkpoint is gone or holds other weights.
+    Raises RefusedError if samples are missing and the cell's last checkpoint is gone or contains other weights.
     """
 
     @cache
@@ -97,7 +98,7 @@ def evaluate_trained(
         if checkpoint is None:
             raise _refusal(cell, spec, f"its checkpoint of step {step} is not there any more in {cell.checkpoints}")
         model = load_trained(spec, checkpoint, home, starting_point)
-        # Other weights would give samples of another model under this cell's name.
+        # Other weights would yield another model's samples under this cell's name.
         if weights_digest(model.model.state_dict()) != cell.digest:
             raise _refusal(cell, spec, f"{checkpoint} does not hold the weights that the cell ended with")
         return EngineSampler.of(spec, model)
@@ -123,10 +124,10 @@ def _evaluate(
     report: Callable[[Event], None],
     elsewhere: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
 ) -> None:
-    """Evaluate a cell, and sample only what is missing.
+    """Evaluate a cell, taking only the samples that are missing.
 
-    Samples from any of the cell's evaluations under the same conditions are reused, and so are the samples of
-    `elsewhere`.
+    Samples that another evaluation of the cell took under the same conditions are reused.
+    elsewhere: returns further samples to reuse.
     """
     folder, step = cell.evaluation_folder, cell.step
     write_json(folder / EVALUATION_FILE, evaluation_document(spec))
@@ -135,7 +136,7 @@ def _evaluate(
     # A kill may have left a torn last row.
     store.mend()
     earlier = EarlierEvaluations(cell, besides=folder)
-    # The curve along training is copied too, so that this evaluation's scores are complete.
+    # The scores of the evaluations during training are copied too, so that this evaluation's scores are complete.
     curves: list[ScoreRow] = []
 
     def drawn_before(conditions: Conditions) -> list[SampleRow]:
@@ -154,15 +155,15 @@ def _evaluate(
 
 
 def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: StartingPoint) -> LanguageModel:
-    """Load the policy in the folder of a cell's checkpoint.
+    """Load the policy from the folder of a cell's checkpoint.
 
-    Raises RefusedError for a damaged checkpoint, and for a start that cannot be loaded.
+    Raises RefusedError if the checkpoint is damaged or the starting model cannot be loaded.
     """
     try:
         loaded = load_checkpoint(checkpoint)
     except UnusableCheckpointError as error:
         raise RefusedError("run.give_another_checkpoint", error=error) from None
-    # If all weights come from the checkpoint, only the start's architecture matters.
+    # If the checkpoint contains all weights, only the architecture of the starting model matters.
     needs_start = loaded.is_start or isinstance(spec.model.lora, Lora)
     source = source_of_start(spec, home) if needs_start else spec.model.source
     language_model = starting_point.for_training(spec, source)
@@ -174,11 +175,12 @@ def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: St
 def load_as_it_is(spec: RunSpec, starting_point: StartingPoint, source: str | None = None) -> LanguageModel:
     """Load the model that is evaluated without any training.
 
-    source: replaces `model.source`, if a stage has prepared the weights. Raises RefusedError for a model that cannot be
-    loaded, or a checkpoint that is damaged.
+    source: used in place of `model.source` if a stage has prepared the weights.
+    Raises RefusedError if the model cannot be loaded or the checkpoint is damaged.
     """
     folder = spec.checkpoint_folder
     if folder is None:
         return starting_point.get(spec, source or spec.model.source)
-    # parents[4] of <home>/<sweep>/cells/<cell>/checkpoints/<step> is the home, where the stages' results lie.
+    # parents[4] of <home>/<sweep>/cells/<cell>/checkpoints/<step> is the home, which contains the results of the
+    # stages.
     return load_trained(spec, folder, folder.parents[4], starting_point)

@@ -1,7 +1,7 @@
 """Checks of models and data before the first cell.
 
-Models and data exist, and rows have not changed since their first use. Held-out problems do not occur in training
-prompts. Every prompt leaves room for its completion in the model's context.
+Models and data must exist, and rows must be the same as when they were first used. Held-out problems must not occur in
+training prompts. Every prompt must leave room for its completion in the model's context.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 def require_models_and_data(plan: Plan) -> list[str]:
     """Raise RefusedError or EvalError for a missing model, missing or faulty data, or too few prompts.
 
-    Returns remarks, e.g. that rows from the hub differ from the pinned ones.
+    Returns remarks for the user, e.g. that rows from the hub differ from the pinned rows.
     """
     asked: set[str | None] = {spec.reward.generator for spec in plan.arms.values()}
     asked |= {spec.teacher.source for spec in plan.arms.values() if spec.teacher.type == "model"}
     for name in {spec.model.source for spec in plan.arms.values()} | {name for name in asked if name is not None}:
         source = parse_source(name)
-        # Models of the hub are checked when they are loaded, by the stage `load`.
+        # Models on the hub are checked by the stage `load`, when they are loaded.
         if source.kind != "hf":
             source.require()
     for trainer in (spec.trainer for spec in plan.arms.values() if not spec.checkpoint):
@@ -58,10 +58,10 @@ def require_models_and_data(plan: Plan) -> list[str]:
             find_command(trainer.argv("", "", 0), trainer.folder(), trainer.environment())
     for part in {part for spec in plan.arms.values() for part in spec.reward.parts}:
         if is_reference(part):
-            # Importing it now reports a broken reward function before any cell starts.
+            # Importing a reward function now reports its faults before any cell starts.
             load_function(part)
     specs = plan.arms.values()
-    # Once for each task and step size: arms that share them share the answer.
+    # Arms with the same task and step size share one check.
     for spec in {(spec.task, spec.rollout.prompts_per_step): spec for spec in specs if not _fixed(spec)}.values():
         require_prompts(spec)
     for spec in specs:
@@ -74,14 +74,14 @@ def require_models_and_data(plan: Plan) -> list[str]:
         require_demonstrations(recipe)
     for pairs in {spec.pairs for spec in specs}:
         if isinstance(pairs, DatasetPairs):
-            # Loading the rows raises for a faulty one.
+            # Loading the rows raises an error if one of them is faulty.
             parse_pair_source(pairs.data, pairs.split).load()
     remarks = []
     wanted = plan.first_spec.eval.problems
     for name, split in sorted(_splits(plan)):
         task = get_task(name)
         rows = task.split(split).load()
-        # If the task declares fewer rows than wanted, the plan warns.
+        # If the task itself declares fewer rows than wanted, the plan warns about it.
         if split == "test" and wanted is not None and (task.n_evaluated(wanted) or 0) > len(rows):
             remarks.append(
                 f"{name} {split}: eval.problems is {wanted}, but there are {len(rows)}; all of them are used."
@@ -94,8 +94,8 @@ def require_models_and_data(plan: Plan) -> list[str]:
 def record_source(cache: Path, task: Task, split: str) -> dict[str, object] | None:
     """Record the origin of a split's rows when they are first used, and return it.
 
-    It is {"task", "split", "rows", **LoadedRows.account}, or None for generated problems. Raises RefusedError if the
-    origin, such as an unpinned data set of the hub, now gives other rows.
+    The origin is {"task", "split", "rows", **LoadedRows.account}, or None for generated problems. Raises RefusedError
+    if the same origin, such as an unpinned data set on the hub, gives other rows than before.
     """
     rows = task.split(split).load()
     if not isinstance(rows, LoadedRows):
@@ -103,7 +103,7 @@ def record_source(cache: Path, task: Task, split: str) -> dict[str, object] | No
     now = {"task": task.name, "split": split, "rows": len(rows), **rows.account}
     path = _source_file(cache, task, split)
     before = read_json(path) if path.exists() else []
-    # One entry per origin, so the same task may come from a file here and from the hub there.
+    # There is one entry per origin, because the same task may use a file here and the hub there.
     first = next((one for one in before if one["origin"] == rows.origin), None)
     if first is None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def record_sources(plan: Plan, cache: Path) -> None:
 
 
 def data_sources(plan: Plan, cache: Path) -> list[Source]:
-    """Return the recorded sources of a plan's splits, one entry for each origin."""
+    """Return the recorded sources of a plan's splits, one entry per origin."""
     paths = (_source_file(cache, get_task(name), split) for name, split in sorted(_splits(plan)))
     return [Source(**source) for path in paths if path.exists() for source in read_json(path)]
 
@@ -138,10 +138,10 @@ def _source_file(cache: Path, task: Task, split: str) -> Path:
 
 
 def contamination(plan: Plan, cache: Path) -> list[dict[str, object]]:
-    """Find held-out problems of each evaluation task in the arms' training prompts, whole or by 8 words in a row.
+    """Find held-out problems of each evaluation task that occur in the arms' training prompts, in full or by 8-grams.
 
-    Returns [{"task", "contaminated", **fields of evals.contamination.Overlap}], or [] if nothing is trained. Cached by
-    the fingerprints of the data.
+    Returns [{"task", "contaminated", **fields of evals.contamination.Overlap}], or [] if nothing is trained. Results
+    are cached by the fingerprints of the data.
     """
     if plan.request.checkpoint is not None:
         return []
@@ -150,7 +150,7 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, object]]:
     for task in map(get_task, evaluated.tasks):
         held_out = task.split("test")
         trained_on = {_training_fingerprint(spec): spec for spec in plan.arms.values()}
-        # The version is part of the key, so that a changed rule does not find old results.
+        # The key includes the version, so that results of an earlier rule are not reused.
         key = digest([CONTAMINATION_VERSION, *sorted(trained_on), held_out.fingerprint, evaluated.problems])
         path = cache / f"overlap-{key[:16]}.json"
         if not path.exists():
@@ -163,12 +163,12 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, object]]:
 
 
 def overlap_row(task: str, found: Overlap) -> dict[str, object]:
-    """Return a task's overlap as it is recorded."""
+    """Return a task's overlap in the form in which it is recorded."""
     return {"task": task, "contaminated": is_contaminated(found), **asdict(found)}
 
 
 def contamination_sentence(row: Mapping[str, Any]) -> str:
-    """Describe a task's overlap in one line, or as a warning that lists the contaminated rows."""
+    """Describe a task's overlap in one line. If the task is contaminated, return a warning that lists the rows."""
     sentence = (
         f"{row['task']}: of {row['problems']} held-out problems {row['exact']} are training prompts, "
         f"{row['near_copies']} nearly, {row['n_gram']} share 8 words in a row with one"
@@ -184,7 +184,7 @@ def contamination_sentence(row: Mapping[str, Any]) -> str:
 
 
 def _fixed(spec: RunSpec) -> bool:
-    """Return whether training samples nothing: it uses a fixed set of pairs, or there is no training."""
+    """Return whether no completion is sampled in training: the cell uses a fixed set of pairs or does not train."""
     return spec.pairs.type == "dataset" or spec.checkpoint is not None
 
 
@@ -195,7 +195,7 @@ def _training_fingerprint(spec: RunSpec) -> str:
 
 
 def training_texts(spec: RunSpec) -> Iterator[tuple[str, str]]:
-    """Yield (id, text) of each prompt that a cell learns from."""
+    """Yield the id and text of each prompt that a cell trains on."""
     if isinstance(spec.pairs, DatasetPairs):
         for pair in parse_pair_source(spec.pairs.data, spec.pairs.split).load():
             turns = [{"content": pair.prompt}] if isinstance(pair.prompt, str) else pair.prompt
@@ -211,15 +211,15 @@ def _splits(plan: Plan) -> set[tuple[str, str]]:
 
 
 def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
-    """Raise PromptTooLongError for a prompt of training or evaluation that is too long.
+    """Raise PromptTooLongError if a prompt of training or evaluation is too long for the model's context.
 
-    Raises RefusedError for a thinking budget that does not fit, and if the tokenizer cannot encode the words that stop
-    the thinking. Pairs are exempt: their own limit is checked where they are encoded.
+    Raises RefusedError if a thinking budget does not fit, or if the tokenizer cannot encode the words that stop the
+    thinking. Pairs have a separate limit, which is checked when they are encoded.
     """
     from harness.models.language_model import require_room
 
     if not _fixed(spec):
-        # A prompt may be rendered in either mode, and one may be longer than the other.
+        # A prompt may be rendered in either mode, and the two may differ in length.
         modes: list[Mode] = ["think", "direct"] if spec.task.direct_frac else ["think"]
         template = get_template(spec.task.template)
         prompts = (template.render(problem.problem, mode) for problem in candidates(spec) for mode in modes)
@@ -236,9 +236,9 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
 def _require_room_for_budget(
     spec: EvalSpec, task: Task, budget_tokens: int, language_model: LanguageModel, prompt_tokens: int
 ) -> None:
-    """Raise RefusedError if this task's thinking cannot be stopped, or an answer after it exceeds the model's context.
+    """Raise RefusedError if the task's thinking cannot be stopped, or if the answer after it exceeds the context.
 
-    prompt_tokens: of the longest prompt.
+    prompt_tokens: the length of the longest prompt.
     """
     words = get_template(spec.template).thinking.stop
     stop = language_model.encode_text(words)
@@ -261,10 +261,10 @@ def _require_room_for_budget(
 
 
 def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:
-    """Raise RefusedError for a training problem whose gold text a reward part needs but cannot use.
+    """Raise RefusedError if a reward part needs a training problem's gold text but cannot use it.
 
-    The text may be missing, may not be encodable by the scoring model's tokenizer, or may not fit into the context
-    after the longest completion.
+    The text may be missing, the scoring model's tokenizer may be unable to encode it, or it may not fit into the
+    context after the longest completion.
     """
     from harness.training.gold_answers import answer_form, gold_tokens
 
@@ -282,7 +282,7 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
                     "run.gold_text_missing", part=part, problem=problem.id, task=spec.task.train, gold_text=kind
                 )
             for text in (problem.problem, gold):
-                # An unknown token would get a likelihood that says nothing of the text.
+                # The likelihood of an unknown token says nothing about the text.
                 if model.tokenizer.unk_token_id in model.encode_text(text):
                     raise RefusedError(
                         "run.gold_text_not_in_vocabulary", part=part, model=name, text=shown(text), problem=problem.id
@@ -291,7 +291,7 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
             longest = max(longest, len(model.encode(template.render(problem.problem))) + len(written))
         context = model.context_tokens
         opening = 0 if form is None else len(model.encode_text(form.opening))
-        # The gold text is scored after a whole completion and the words that open an answer.
+        # The gold text is scored after a complete completion and the words that introduce an answer.
         needed = longest + spec.rollout.max_completion_tokens + opening
         if context is not None and needed > context:
             raise RefusedError(
@@ -305,9 +305,9 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
 
 
 def require_room_for_teacher(spec: RunSpec, teacher: LanguageModel) -> None:
-    """Raise PromptTooLongError if a teacher's prompt leaves no room for a completion in its context.
+    """Raise PromptTooLongError if a teacher's prompt leaves no room for a completion in the teacher's context.
 
-    Raises EvalError if the prompt shows a solution that the problem lacks.
+    Raises EvalError if the prompt shows a solution and the problem has none.
     """
     from harness.models.language_model import require_room
 

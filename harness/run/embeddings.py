@@ -1,7 +1,7 @@
-"""Reflection words among the input embeddings, in one plane, at the start and at the end of training.
+"""The input embeddings of reflection words, projected on one plane, at the start and at the end of training.
 
-Their tokens and the tokens nearest to them are followed. Shapes: W tokens of words, N followed tokens, V vocabulary, D
-hidden size.
+The tokens of these words and their nearest neighbours are followed. Shapes: W tokens of words, N followed tokens, V
+vocabulary, D hidden size.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NEIGHBOURS = 3
-"""How many other tokens are followed for each token of a word: those of the largest cosine at the start."""
+"""The number of other tokens that are followed for each word token: those with the largest cosine at the start."""
 CHUNK_TOKENS = 8192
-"""Rows of the vocabulary compared at once. All at once would need another float32 copy of the matrix."""
+"""Rows of the vocabulary compared at once. Comparing all at once would need another float32 copy of the matrix."""
 
 
 @dataclass(frozen=True)
 class FollowedTokens:
-    """Tokens of reflection words, with the tokens nearest to them, as they were at the start."""
+    """The tokens of reflection words and their nearest neighbours, as at the start of training."""
 
     words: dict[int, str | None]
-    """Token -> its reflection word, the words' tokens first; None for the others."""
+    """Maps each token to its reflection word, the words' tokens first. Neighbours map to None."""
     texts: list[str]
-    """The text that each token writes."""
     start: Tensor
-    """Embeddings at the start, float64 [N, D]."""
+    """The embeddings at the start, float64 [N, D]."""
 
     @classmethod
     def of(cls, start: LanguageModel) -> FollowedTokens:
-        """Find the tokens of a policy with its starting weights; none if the tokenizer can write no such word."""
+        """Find the tokens of a policy with its starting weights; none if the tokenizer cannot encode the words."""
         of_words = word_tokens(start)
         words: dict[int, str | None] = {**of_words}
         if of_words:
@@ -47,16 +46,16 @@ class FollowedTokens:
         return cls(words, [start.decode([token]) for token in words], _rows(start.model, [*words]))
 
     def write(self, path: Path, model: PreTrainedModel) -> None:
-        """Record where the tokens lie in the model with its current weights.
+        """Record the positions of the tokens in the model with its current weights.
 
-        Without tokens, no file is written.
+        If there are no tokens, no file is written.
         """
         if self.words:
             write_embeddings(path, self._placed(_rows(model, [*self.words])))
 
     def _placed(self, end: Tensor) -> list[EmbeddedToken]:
         centre = self.start.mean(0)
-        # Start and end share the axes and centre of the start, so that a distance in the plane is movement.
+        # Start and end use the same axes and centre, those of the start, so that a distance in the plane is movement.
         axes = principal_axes(self.start)
         starts, ends = ((rows - centre) @ axes.T for rows in (self.start, end))
         distances, moved = (self.start - centre).norm(dim=1), (end - self.start).norm(dim=1)
@@ -80,15 +79,15 @@ class FollowedTokens:
 
 
 def word_tokens(model: LanguageModel) -> dict[int, str]:
-    """Map each token that writes a reflection word to the word.
+    """Map each token that spells a reflection word to the word.
 
-    A word is looked for at the start of a text or after a space, with and without a capital. If no single token writes
-    it, the tokens of its shortest form are taken.
+    A word may be at the start of a text or after a space, with or without a capital. If no form of it is a single
+    token, the tokens of the shortest form are used.
     """
     unknown = model.tokenizer.unk_token_id
     found: dict[int, str] = {}
     for word in REFLECTION_WORDS:
-        # A form with a token that the model has no embedding for is left out, where `encode_text` would refuse it.
+        # A form with a token that has no embedding in the model is left out, because `encode_text` would refuse it.
         forms = [
             model.tokenizer(space + form, add_special_tokens=False)["input_ids"]
             for form in (word, word.lower())
@@ -97,7 +96,7 @@ def word_tokens(model: LanguageModel) -> dict[int, str]:
         known = [form for form in forms if unknown not in form and model.unknown_tokens.isdisjoint(form)]
         single = [form for form in known if len(form) == 1]
         for token in (token for form in single or sorted(known, key=len)[:1] for token in form):
-            # A word in several tokens may include one that writes only the space.
+            # One of the tokens of a word may be only a space.
             if model.decode([token]).strip():
                 found.setdefault(token, word)
     return found
@@ -106,7 +105,7 @@ def word_tokens(model: LanguageModel) -> dict[int, str]:
 def principal_axes(rows: Tensor) -> Tensor:
     """Return the first two principal components [2, D] of rows [N, D], as unit vectors.
 
-    The largest of an axis's loadings is positive, since the sign of a singular vector is arbitrary.
+    The sign of a singular vector is arbitrary, so it is chosen to make the largest loading positive.
     """
     axes = torch.linalg.svd(rows - rows.mean(0), full_matrices=False).Vh[:2]
     largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
@@ -115,18 +114,18 @@ def principal_axes(rows: Tensor) -> Tensor:
 
 
 def _nearest(model: LanguageModel, tokens: list[int]) -> list[int]:
-    """Return the tokens nearest to each of these tokens by cosine, each token once.
+    """Return the nearest neighbours of each of these tokens by cosine, each neighbour once.
 
-    The tokens themselves and special ones are left out.
+    The tokens themselves and special tokens are left out.
     """
     weight: Tensor = model.model.get_input_embeddings().weight.detach()
     wanted = functional.normalize(weight[tokens].float(), dim=1)
     parts = [functional.normalize(part.float(), dim=1) @ wanted.T for part in torch.split(weight, CHUNK_TOKENS)]
     cosines = torch.cat(parts).T.cpu()  # [W, V]
-    # The matrix may have more rows than the tokenizer has tokens, or fewer.
+    # The matrix may have more or fewer rows than the tokenizer has tokens.
     readable = {token for token in model.tokenizer.get_vocab().values() if token < len(weight)}
     candidates = sorted(readable - {*tokens, *model.tokenizer.all_special_ids})
-    # A stable sort over sorted candidates resolves ties by the token id.
+    # A stable sort of the sorted candidates breaks ties by the token id.
     order = cosines[:, candidates].argsort(dim=1, descending=True, stable=True)[:, :NEIGHBOURS]
     return list(dict.fromkeys(candidates[place] for place in order.flatten().tolist()))
 

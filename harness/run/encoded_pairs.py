@@ -24,9 +24,9 @@ from harness.training.sequences import Sequences
 
 @dataclass(frozen=True)
 class PairCounts:
-    """What became of the pairs of a source.
+    """How many pairs of a source were kept, dropped and truncated.
 
-    rows = kept + prompt_too_long + side_too_long + equal_after_truncation. Of the kept pairs, `truncated` have a
+    rows = kept + prompt_too_long + side_too_long + equal_after_truncation. `truncated` counts the kept pairs with a
     truncated side.
     """
 
@@ -39,7 +39,6 @@ class PairCounts:
 
     @property
     def dropped(self) -> str:
-        """The reasons why pairs were dropped, in words."""
         reasons = {
             "leave no room for a completion": self.prompt_too_long,
             "have a side that is too long": self.side_too_long,
@@ -50,7 +49,7 @@ class PairCounts:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths, end to end."""
+    """Rows of different lengths, concatenated."""
 
     values: Tensor
     """[sum of lengths]"""
@@ -72,7 +71,7 @@ class Ragged:
         return self.values[self._ends[row] - int(self.lengths[row]) : self._ends[row]]
 
     def padded(self, rows: Sequence[int]) -> Tensor:
-        """Return the rows as [len(rows), longest of them], with zeros on the right."""
+        """Return the rows as a tensor [len(rows), longest length], padded with zeros on the right."""
         return pad_sequence([self[row] for row in rows], batch_first=True)
 
 
@@ -84,12 +83,12 @@ class EncodedPairs:
     chosen: Ragged
     rejected: Ragged
     groups: Tensor
-    """[P] int64, equal for pairs whose prompts are the same tokens."""
+    """[P] int64. Pairs whose prompts have the same tokens are in the same group."""
     counts: PairCounts
     ref_chosen_logps: Ragged | None = None
-    """Log-probs of every completion token under the starting weights (float32, nats).
+    """The log-prob of every completion token under the starting weights (float32, nats).
 
-    None for an objective without a reference; the same holds for ref_rejected_logps.
+    This and ref_rejected_logps are None if the objective has no reference.
     """
     ref_rejected_logps: Ragged | None = None
 
@@ -97,10 +96,9 @@ class EncodedPairs:
         return len(self.groups)
 
     def of_step(self, step: int, pairs_per_step: int, seed: int) -> list[int]:
-        """Return the pairs of a step (from 1).
+        """Return the indices of the pairs of a step (from 1). Raises RefusedError as `require`.
 
-        Each pair occurs once an epoch, reshuffled each epoch; a step may reach into the next epoch. Raises RefusedError
-        if a step needs more pairs than there are.
+        Each pair occurs once per epoch, in an order reshuffled each epoch. A step may continue into the next epoch.
         """
         self.require(pairs_per_step)
         return places_of_step(len(self), seed, step, pairs_per_step)
@@ -117,11 +115,10 @@ class EncodedPairs:
             )
 
     def batch(self, pairs: Sequence[int]) -> PairBatch:
-        """Return these pairs, in that order, as a batch."""
         logps = None
         if self.ref_chosen_logps is not None and self.ref_rejected_logps is not None:
             sides = (self.ref_chosen_logps, self.ref_rejected_logps)
-            # All chosen sides first, then all rejected ones: [2P, longest].
+            # All chosen sides come first, then all rejected sides: [2P, longest].
             logps = pad_sequence([side[pair] for side in sides for pair in pairs], batch_first=True)
         chosen, rejected = (self._sequences(side, pairs) for side in (self.chosen, self.rejected))
         return PairBatch(chosen, rejected, self.groups[list(pairs)], logps)
@@ -133,9 +130,9 @@ class EncodedPairs:
 
 
 def save_pairs(path: Path, pairs: EncodedPairs, provenance: Mapping[str, object]) -> None:
-    """Write one safetensors file, whole or not at all.
+    """Write the pairs as one safetensors file, completely or not at all.
 
-    Its metadata hold counts and provenance as JSON.
+    Its metadata contain the counts and the provenance as JSON.
     """
     tensors = dict(_tensors(pairs))
     header = {"counts": asdict(pairs.counts), "provenance": provenance, "digest": weights_digest(tensors)}
@@ -144,7 +141,7 @@ def save_pairs(path: Path, pairs: EncodedPairs, provenance: Mapping[str, object]
 
 
 def load_pairs(path: Path) -> EncodedPairs:
-    """Read what `save_pairs` wrote. Raises RefusedError for a file that is not what was written."""
+    """Return the pairs that `save_pairs` wrote. Raises RefusedError if the file has been changed or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -176,7 +173,7 @@ def _from_tensors(tensors: dict[str, Tensor], counts: PairCounts) -> EncodedPair
         return encoded
     return replace(
         encoded,
-        # A log-prob for each completion token, so the lengths are those of the completions.
+        # Each completion token has one log-prob, so the lengths are those of the completions.
         ref_chosen_logps=Ragged(tensors["chosen.ref_logps"], chosen.lengths),
         ref_rejected_logps=Ragged(tensors["rejected.ref_logps"], rejected.lengths),
     )

@@ -1,7 +1,7 @@
-"""Evaluation of a policy by the one frozen EvalSpec of all arms, and a cell's earlier evaluations.
+"""Evaluate a policy under the EvalSpec that all arms share, and reuse samples of a cell's earlier evaluations.
 
-evaluation.json next to an evaluation's samples records how they were sampled and graded. Another evaluation of the same
-weights reuses samples that match its own conditions, and never mixes in the rest.
+evaluation.json, next to an evaluation's samples, records how they were sampled and graded. Another evaluation of the
+same weights reuses the samples whose conditions equal its own, and no others.
 """
 
 from __future__ import annotations
@@ -50,21 +50,23 @@ class Evaluator:
         drawn_before: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Iterator[tuple[EvaluationRow, list[SampleRow]]]:
-        """Evaluate every task; yield its scores, as fields of a row of scores.jsonl, and its samples.
+        """Evaluate every task. For each, yield its scores, as fields of a row of scores.jsonl, and its samples.
 
-        Samples in the store are not taken again, nor samples that `drawn_before` returns for the task's conditions.
-        samples: per problem; one for greedy decoding and if problems give choices, since all would be equal.
-        on_progress: receives the number of problems done and the number of all problems, over all tasks.
+        samples: samples per problem. One is taken with greedy decoding, and for problems with choices, because further
+        ones would be equal.
+        store: the evaluation's samples. Those that it contains are not taken again.
+        drawn_before: returns further existing samples for a task's conditions, to be reused.
+        on_progress: called with the number of problems done and the number of all problems, over all tasks.
 
-        The metric `ece` and `reliability`, the bins that it is computed from (see `evals.calibration`), need samples
-        with the policy's answer frequencies. They are None at another temperature than 1, with top-p or top-k, or with
-        one sample per problem.
+        The metric `ece` and the bins behind it, `reliability` (see `evals.calibration`), need answers that are as
+        frequent as under the policy. They are None if the temperature is not 1, with top-p or top-k, or with one sample
+        per problem.
         """
         tasks = [get_task(name) for name in self.spec.tasks]
         problems = {task.name: list(itertools.islice(task.split("test").load(), self.spec.problems)) for task in tasks}
         total, before = sum(map(len, problems.values())), 0
 
-        # A function binds `before`, which the loop below changes.
+        # The function binds the present value of `before`, which the loop below changes.
         def told_from(before: int) -> OnProgress:
             return lambda done, _, remark: on_progress(before + done, total)
 
@@ -90,7 +92,7 @@ class Evaluator:
 
     @property
     def _draws_from_the_policy_itself(self) -> bool:
-        """Whether answers come as often as the policy gives them.
+        """Whether answers are as frequent as under the policy itself.
 
         Another temperature, top-p or top-k makes some answers more frequent and others less.
         """
@@ -100,8 +102,8 @@ class Evaluator:
 def evaluation_document(spec: RunSpec) -> dict[str, object]:
     """Return the contents of evaluation.json.
 
-    They are the `hash` of the evaluation and, by task, the conditions of its samples and the grader that decides about
-    them. For a checkpoint that is evaluated, they include what else can change a sample.
+    They are the `hash` of the evaluation and, for each task, the conditions of its samples and the grader that judges
+    them. If a checkpoint is evaluated, everything else that can change a sample is included.
     """
     tasks = {}
     for task in map(get_task, spec.eval.tasks):
@@ -115,15 +117,15 @@ def evaluation_document(spec: RunSpec) -> dict[str, object]:
 def begin_own_evaluation(cell: CellRecord, spec: RunSpec) -> None:
     """Write how a cell will be evaluated, before it trains.
 
-    Samples of an interrupted run under another evaluation are moved to a folder of their own, so that they can be
-    continued.
+    If an interrupted run took samples under another evaluation, these are moved to that evaluation's folder, so that it
+    can be continued.
     """
     path = cell.path / EVALUATION_FILE
     document = evaluation_document(spec)
     if path.exists() and (other := read_object(path)) != document:
         aside = cell.path / EVALUATIONS / str(other.get("hash"))[:HASH_DIGITS]
         aside.mkdir(parents=True, exist_ok=True)
-        # evaluation.json goes last: after a kill in between, the next start moves the rest.
+        # evaluation.json is moved last. After a kill in between, the next start moves the rest.
         for file in (cell.path / SAMPLES_FILE, cell.scores, path):
             if file.exists():
                 move(file, aside / file.name)
@@ -132,15 +134,15 @@ def begin_own_evaluation(cell: CellRecord, spec: RunSpec) -> None:
 
 @dataclass(frozen=True)
 class EarlierEvaluations:
-    """Samples and curves of all evaluations of a cell, except the one in the folder `besides`."""
+    """The samples and curves of all evaluations of a cell, except the evaluation in the folder `besides`."""
 
     cell: CellRecord
     besides: Path | None = None
 
     def samples(self, step: int, conditions: Conditions) -> list[SampleRow]:
-        """Return samples taken under these conditions after a step, each once.
+        """Return the samples that were taken under these conditions after a step, each once.
 
-        They carry the verdicts that they got then.
+        They keep the verdicts that they got at that time.
         """
         found: dict[tuple[str, int], SampleRow] = {}
         for folder in _alike(self._folders, conditions, "drawn"):
@@ -151,7 +153,7 @@ class EarlierEvaluations:
         return list(found.values())
 
     def curve(self, conditions: Conditions) -> list[ScoreRow]:
-        """Return scores along training that were sampled and graded alike, one row per step.
+        """Return the scores along training that were sampled and graded under the same conditions, one row per step.
 
         The rows have no epochs.
         """
@@ -162,7 +164,7 @@ class EarlierEvaluations:
             for row in rows:
                 if not row["final"] and row["task"] == conditions.task.name:
                     row.pop("epoch", None)
-                    # The folder of the cell itself comes first, so its rows win.
+                    # The cell's own folder comes first, so its rows take precedence.
                     found.setdefault(row["step"], row)
         return [found[step] for step in sorted(found)]
 
@@ -173,10 +175,11 @@ class EarlierEvaluations:
 
 
 def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Path | None = None) -> list[SampleRow]:
-    """Return existing samples, each once, of the model that a spec evaluates as it is.
+    """Return the existing samples, each once, of the model that a spec evaluates without training.
 
-    They were taken under these conditions and with the spec's seed. Sources are other checkpoint cells of the home,
-    `bench eval`, and the cell that trained the checkpoint. besides: the folder of an evaluation that is left out.
+    They were taken under these conditions and with the spec's seed, by other cells of the home that evaluate the model,
+    by `bench eval`, or by the cell that trained the checkpoint.
+    besides: the folder of an evaluation to leave out.
     """
     task, model = conditions.task, conditions_of_model(spec)
     patterns = (f"*/cells/*/{EVALUATION_FILE}", f"*/cells/*/{EVALUATIONS}/*/{EVALUATION_FILE}")
@@ -190,7 +193,7 @@ def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Pa
     trained = spec.checkpoint_folder
     if trained is not None and is_cell_directory_name(trained.parents[1].name):
         cell = CellRecord.at(trained.parents[1])
-        # Compared as if the cell's spec evaluated this checkpoint, which is all that may differ.
+        # Compare as if the cell's spec evaluated this checkpoint too; nothing else may differ.
         own = recorded_spec(cell).model_copy(update={"checkpoint": spec.checkpoint})
         if conditions_of_model(own) == model:
             rows += EarlierEvaluations(cell).samples(int(read_object(trained / "checkpoint.json")["step"]), conditions)
@@ -200,9 +203,9 @@ def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Pa
 def _alike(
     folders: Iterable[Path], conditions: Conditions, *parts: str, model: dict[str, object] | None = None
 ) -> Iterator[Path]:
-    """Yield the folders of evaluations whose description of the task agrees in these parts.
+    """Yield the folders of evaluations whose description of the task agrees with the conditions in these parts.
 
-    model: only evaluations of this model as it is. None: any evaluation of a cell in training.
+    model: yield only evaluations of this model without training. None: yield any evaluation of a training cell.
     """
     task = conditions.task
     ours: dict[str, object] = {}
@@ -211,7 +214,7 @@ def _alike(
         theirs = document.get("tasks", {}).get(task.name)
         if theirs is None or (model is not None and document.get("model") != model):
             continue
-        # Computed only when needed, because it digests all problems.
+        # This is computed only if needed, because it digests all problems.
         ours = ours or {
             "drawn": conditions.as_json(task.split(conditions.split).load()),
             "graded": conditions.deciding,

@@ -1,4 +1,4 @@
-"""What a cell has spent of its budgets, and the floating-point operations (FLOPs) that this amounts to."""
+"""The amounts that a cell has spent of its budgets, and the floating-point operations (FLOPs) that they stand for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TokensSpent:
-    """Tokens of all steps so far, counted as in `harness.training.update_report.StepReport`."""
+    """The numbers of tokens over all steps so far, counted as in `harness.training.update_report.StepReport`."""
 
     generated_tokens: int = 0
     teacher_tokens: int = 0
@@ -23,7 +23,7 @@ class TokensSpent:
 
     @property
     def progress(self) -> CellProgress:
-        """The part of a checkpoint's progress that holds them."""
+        """These counts as part of a checkpoint's progress."""
         return {
             "generated_tokens": self.generated_tokens,
             "teacher_tokens": self.teacher_tokens,
@@ -35,28 +35,28 @@ class TokensSpent:
 class FlopsRule:
     """FLOPs per token, by the rule of Kaplan et al. (2001.08361, section 2.1).
 
-    A token costs 2 for each weight in the forward pass and 2 for each that its gradient passes on the way back. It
-    costs 2 more for each weight that learns. That is 6 in all for a model whose weights all learn, and 2 for a sampled
-    token.
+    Per token: 2 FLOPs per weight in the forward pass, 2 per weight that gradients propagate through, 2 more per
+    trainable
+    weight. This is 6 per weight in training if all weights are trainable, and 2 per weight for a sampled token.
 
-    Sampling and the passes with gradient count. Prompts are left out, and so are passes without gradient (old
-    log-probs, references, teachers, reward models) and evaluations. A critic with a trunk of its own doubles training.
+    Sampling and passes with gradients count. Prompts, evaluations, and passes without gradients (old log-probs,
+    references, teachers, reward models) do not. A critic with its own trunk doubles the cost of training.
     """
 
     generated: int
-    """FLOPs per generated token."""
+    """The FLOPs of each generated token."""
     trained: int
-    """FLOPs per completion token that a gradient is taken of."""
+    """The FLOPs of each completion token that is trained on."""
 
     @classmethod
     def of(cls, model: PreTrainedModel, spec: RunSpec) -> FlopsRule:
-        """Derive the rule from a policy that is ready to be trained."""
+        """Return the rule for a policy that is ready to be trained."""
         weights = model.num_parameters()
         learning = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         objective, trunks = spec.objective, 1
         if isinstance(objective, Objective) and objective.baseline == "critic":
             trunks = 2 if objective.critic.trunk == "own" else 1
-        # 2 forward and 2 backward for every weight, and 2 more for each weight that learns: frozen weights still pass
+        # 2 forward and 2 backward per weight, and 2 more per trainable weight. Frozen weights still propagate
         # gradients.
         return cls(2 * weights, trunks * (4 * weights + 2 * learning))
 

@@ -1,6 +1,6 @@
-"""Health flags: outcomes worth a flag.
+"""Health flags: names for training outcomes that a reader should know about.
 
-A flagged cell is scored and kept; the comparison is also shown without it.
+A flagged cell is still scored and kept. The comparison is shown both with and without it.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-# A policy below a tenth of its first entropy no longer explores. On easy data this can be a fair outcome.
+# A policy with less than a tenth of its initial entropy no longer explores. On easy data this can be a fair outcome.
 ENTROPY_COLLAPSE_FRAC = 0.1
 LENGTH_BLOWUP_FACTOR = 3.0
 TRUNCATED_FRAC = 0.5
-# Single steps are noisy, so the first and the last few are averaged.
+# Single steps are noisy, so the first five and the last five steps are averaged.
 _WINDOW_STEPS = 5
-# A single broken step can be bad luck; a third of the steps cannot.
+# One broken step can be bad luck, but not a third of the steps.
 BROKEN_STEPS_FRAC = 1 / 3
-# A policy that was right in at least a tenth of its first completions does not lose that by bad luck.
+# A policy whose first completions were correct in at least a tenth of cases does not lose that by bad luck.
 SCORE_BEFORE_COLLAPSE = 0.1
 SCORE_COLLAPSE_FRAC = 0.1
 # Training that works moves a policy by a fraction of a nat per token.
@@ -30,20 +30,18 @@ Steps = Sequence[Step]
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag and the test for it."""
-
     name: str
     meaning: str
-    """A sentence for a reader of the page."""
+    """A sentence for readers of the report."""
     holds: Callable[[Steps], bool]
-    """Whether rows of steps.jsonl, in order, deserve the flag."""
+    """Returns whether rows of steps.jsonl, in order, deserve the flag."""
 
 
 def health_flags(steps: Steps, diverged: bool, final_score: float | None = None) -> list[str]:
-    """Return the names of the `FLAGS` that rows of steps.jsonl deserve; `nan` if the cell diverged.
+    """Return the names of the `FLAGS` that rows of steps.jsonl deserve, including `nan` if the cell diverged.
 
-    final_score: the share of right answers in the final evaluation on the task that was trained on, if that is
-    evaluated. It shows what the last update broke, which no later step does.
+    final_score: the fraction of correct samples in the final evaluation on the training task, or None if that task is
+    not evaluated. It shows damage by the last update, which no later step shows.
     """
     deserved = {flag.name for flag in FLAGS if flag.holds(steps)}
     if diverged:
@@ -54,35 +52,35 @@ def health_flags(steps: Steps, diverged: bool, final_score: float | None = None)
 
 
 def _first_and_last(steps: Steps, key: str) -> tuple[float | None, float | None]:
-    """Return means over the first and the last five steps, or (None, None) in a run of fewer than ten steps."""
+    """Return the means over the first five and the last five steps, or (None, None) for fewer than ten steps."""
     if len(steps) < 2 * _WINDOW_STEPS:
         return None, None
     return _mean(steps[:_WINDOW_STEPS], key), _mean(steps[-_WINDOW_STEPS:], key)
 
 
 def _changed_by(steps: Steps, key: str) -> float:
-    """Return the mean of the last steps over that of the first, or 1 if either is unknown."""
-    # A mean of 0 before counts as unknown too: nothing can be divided by it.
+    """Return the mean of the last steps divided by that of the first, or 1 if the ratio is undefined."""
+    # A first mean of 0 is undefined too, because nothing can be divided by it.
     before, after = _first_and_last(steps, key)
     return after / before if before and after is not None else 1.0
 
 
 def _last_third(steps: Steps) -> Steps:
-    """Return the last third of the steps, without the first step: its completions come from the starting weights."""
+    """Return the last third of the steps without the first step, whose completions come from the starting weights."""
     return steps[max(1, len(steps) - max(1, len(steps) // 3)) :]
 
 
 def _mean(rows: Steps, key: str) -> float | None:
-    """Return the mean over the rows that have the value, or None.
+    """Return the mean over the rows that have the value, or None if no row has it.
 
-    A step whose groups were all dropped has no entropy, and a step on given pairs no completions.
+    A step whose groups were all dropped has no entropy, and a step on a fixed set of pairs has no completions.
     """
     values = [float(value) for row in rows if (value := row.get(key)) is not None]
     return sum(values) / len(values) if values else None
 
 
 def _often(is_broken: Callable[[Step], bool]) -> Callable[[Steps], bool]:
-    """Return a test of whether at least a third of the steps are broken, counted from the second."""
+    """Return a test of whether at least a third of the steps are broken. The first step is not counted."""
 
     def holds(steps: Steps) -> bool:
         later = steps[1:]
@@ -117,7 +115,7 @@ FLAGS = (
     Flag(
         DIVERGED,
         "A loss, a gradient or a weight was not a finite number; the cell is scored at its last finite checkpoint.",
-        # No step that is kept shows it: `health_flags` sets it.
+        # No remaining row shows the divergence, so `health_flags` sets this flag.
         lambda steps: False,
     ),
     Flag(

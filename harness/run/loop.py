@@ -1,6 +1,6 @@
-"""The loop of every run: it starts jobs as slots become free, records how they end, and reports to an observer.
+"""The loop of every run. It starts jobs as slots become free, records how they end, and reports to an observer.
 
-Jobs come from a `JobSource`: a sweep has a list of cells, a search gets them from Optuna.
+Jobs come from a `JobSource`: a sweep has a list of cells, a search gets jobs from Optuna.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from harness.records.lease import hold_after
 from harness.records.rows import CellState
 
 POLL_S = 1.0
-"""The longest wait before the loop looks for a new job again."""
+"""The longest wait before the loop asks for a new job again."""
 MOST_ATTEMPTS = 3
-"""The most starts of one job whose slot fails it."""
+"""The most starts of one job, if it ends because its slot failed."""
 
 KILLED = "its process died; the next run continues it"
 DISK_FULL = "the disk is full; once there is room, the next run continues it"
@@ -30,11 +30,11 @@ STOPPING = "stopping: running cells write a checkpoint, which takes 10 s at most
 
 
 class StoppedError(BenchError):
-    """The run stopped early, for a reason that would hit every other cell too."""
+    """The run stopped early, for a reason that would affect every other cell too."""
 
 
 class CodeChangedError(Exception):
-    """The user's code or data changed during a job that depends on it."""
+    """The user's code or data changed while a job that depends on them was running."""
 
     def __init__(self, files: Sequence[Path | str]) -> None:
         super().__init__(
@@ -50,22 +50,20 @@ class Observer(Protocol):
         """Learn the number of cells and of finished cells. total: None if a budget, not a number, ends the run."""
 
     def used(self, budget: Mapping[str, float]) -> None:
-        """Learn the used share of each bound, by its words; it is above 1 if the bound was overrun."""
+        """Learn the used share of each limit, by the limit's name. It exceeds 1 if the limit was overrun."""
 
     def remark(self, sentence: str) -> None: ...
     def stage(self, name: str, event: Event | None) -> None:
-        """Learn the progress of a shared stage, e.g. the cold start. None: it has ended."""
+        """Learn the progress of a shared stage, e.g. the cold start. event: None if the stage has ended."""
 
     def progress(self, name: str, event: Event) -> None: ...
     def elsewhere(self, fractions: Mapping[str, float]) -> None:
-        """Learn the fraction done, in [0, 1], of each cell that other processes are running now."""
+        """Learn the fraction done, in [0, 1], of each cell that another process is running."""
 
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
 class JobSource(Protocol):
-    """The source of the jobs of a run."""
-
     def next(self) -> Job | None:
         """Return the next job for a free slot, or None if there is none at present."""
 
@@ -73,7 +71,7 @@ class JobSource(Protocol):
         """Return whether there will be no more jobs. Called when none is running."""
 
     def progress(self, job: Job, event: Event) -> bool:
-        """Take note of a running job's progress, and return whether to cancel the job."""
+        """Take note of a running job's progress. Return whether to cancel the job."""
 
     def ended(self, ended: Ended) -> None: ...
 
@@ -81,8 +79,8 @@ class JobSource(Protocol):
 def run_jobs(executor: Executor, source: JobSource) -> None:
     """Run all jobs of a source, and return when the last has ended.
 
-    The source's methods may raise to stop. A job whose slot failed it (`Ended.again`) is started up to `MOST_ATTEMPTS`
-    times in all.
+    The source's methods may raise an exception to stop the run. If a job ends because its slot failed (`Ended.again`),
+    it is started again, up to `MOST_ATTEMPTS` times in all.
     """
     under_way = 0
     lost: list[Job] = []
@@ -124,7 +122,7 @@ def closing(executor: Executor, observer: Observer) -> Iterator[Executor]:
 
 
 class StageJobs:
-    """Jobs of what cells share. The first that does not succeed stops the run."""
+    """The jobs of stages, whose results cells share. The first job that does not succeed stops the run."""
 
     def __init__(self, jobs: Sequence[Job], home: Path, observer: Observer) -> None:
         self._waiting, self._home, self._observer = list(jobs), home, observer
@@ -152,21 +150,22 @@ def stage_name(job: Job) -> str:
 
 
 def require_made(ended: Ended, home: Path) -> None:
-    """Raise RefusedError or StoppedError for a stage that did not succeed."""
+    """Raise RefusedError or StoppedError if a stage did not succeed."""
     if ended.state == "refused":
         raise RefusedError(ended.reason or "")
     if ended.state != "done":
         raise StoppedError(f"{stage_name(ended.job)}: {ended.reason}\n{ended.output}".rstrip())
-    # An executor on another machine may write into a home that this process does not see.
+    # An executor on another machine may write to a home that this process cannot see.
     if not (home / ended.job.path).exists():
         raise StoppedError("run.output_not_there", stage=stage_name(ended.job), home=home / ended.job.path)
 
 
 def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ended:
-    """Record how a cell's job ended if the cell could not do so itself.
+    """Record how a cell's job ended, if the job could not do so itself.
 
-    Returns the end, or "taken" if another process has run the cell since: this process may have been suspended for
-    long. is_retried: record a failure as still to be done.
+    Returns the end. Its state is "taken" if another process has run the cell since then, which can happen if this
+    process was suspended for long.
+    is_retried: record a failed cell as pending.
     """
     job, is_ours = ended.job, True
     match ended.state:
@@ -186,7 +185,7 @@ def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ende
 
 
 def record_state(job: Job, cell: CellRecord, state: CellState, reason: str | None) -> bool:
-    """Write the state of a cell whose job has ended, or return False if another process has run the cell since."""
+    """Write the state of a cell whose job has ended. Return False if another process has run the cell since."""
     with hold_after(cell.path, job.id, job.epoch) as is_ours:
         if is_ours and not cell.is_done:
             cell.write_status(state, reason=reason)

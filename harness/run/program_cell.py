@@ -1,13 +1,13 @@
-"""A cell that a program of the user's own trains.
+"""A cell that a program of the user trains.
 
-Its inputs are prepared, and what it writes is followed. Its checkpoints are evaluated once it has ended, when it no
-longer needs the machine's memory.
+bench prepares the program's inputs and follows its output. The program's checkpoints are evaluated after it has ended,
+when it no longer needs the machine's memory.
 
-<cell>/program/prompts.jsonl   what it trains on; pairs.jsonl for an algorithm on pairs
-<cell>/program/e<epoch>/       what one start of it was given (config.json) and wrote
-<cell>/checkpoints/            the final weights, as of any cell
+    <cell>/program/prompts.jsonl   the training prompts; for an algorithm on pairs, pairs.jsonl too
+    <cell>/program/e<epoch>/       what one start of the program received (config.json) and wrote
+    <cell>/checkpoints/            the final weights, as in any cell
 
-After a kill, the program is started again with the last checkpoint that is whole. How exactly it resumes is up to the
+After a kill, the program is started again with its last complete checkpoint. How exactly it resumes is up to the
 program.
 """
 
@@ -59,12 +59,12 @@ from harness.training.checkpoint import Checkpoint, all_finite, save_checkpoint,
 
 POLL_S = 0.2
 KEPT = 2
-"""How many of the program's checkpoints stay, besides those that are to be evaluated."""
+"""The number of the program's newest checkpoints to keep, in addition to those to be evaluated."""
 NOTHING_DONE = Done(step=0, generated_tokens=0, trained_tokens=0)
 
 
 class ProgramCell:
-    """Runs one such cell in its folder. The arguments are those of `harness.run.cell.CellRun`."""
+    """Runs one cell that a program trains, in the cell's folder. It has the arguments of `harness.run.cell.CellRun`."""
 
     def __init__(
         self,
@@ -95,20 +95,23 @@ class ProgramCell:
         self._prompts = prompts_by_step(spec, inputs_of_cell(spec, home))
 
     def run(self) -> None:
-        """Train to the budget, evaluate, and mark the cell done. Raises RefusedError for a program that fails."""
+        """Train until the budget is used up, evaluate, and mark the cell done.
+
+        Raises RefusedError if the program fails.
+        """
         self._started_s = time.perf_counter()
         start = self._starting_point.get(self._spec, self._source)
         self._prepare(start)
         self._resume(start)
         if not self._uses_budget(self._done) and self._written.diverged is None:
-            # The program needs the memory that the loaded model takes.
+            # The program needs the memory that the loaded model occupies.
             self._starting_point.release()
             self._train()
         self._require_code()
         self._evaluate()
 
     def _prepare(self, start: LanguageModel) -> None:
-        """Write the prompts or pairs, and the starting weights if they are in no folder yet."""
+        """Write the prompts or pairs, and save the starting weights unless they are in a folder already."""
         self._shapes = {name: tuple(weight.shape) for name, weight in start.model.state_dict().items()}
         self._folder.mkdir(exist_ok=True)
         prompts, pairs = self._folder / PROMPTS_FILE, self._folder / PAIRS_FILE
@@ -117,11 +120,12 @@ class ProgramCell:
         if hands_over_pairs(self._spec) and not pairs.exists():
             write_atomic(pairs, lambda aside: self._write_pairs(aside, start))
         if self._folder_of_start() is None:
-            # A program reads its model from a folder. A model of the hub, for example, has to be saved in one first.
+            # A program reads its model from a folder. A model from the hub, for example, must be saved to a folder
+            # first.
             write_folder(self._folder / "start", start.save)
 
     def _folder_of_start(self) -> Path | None:
-        """Return the folder of the starting weights, or None if they still have to be saved."""
+        """Return the folder of the starting weights, or None if they must still be saved."""
         source, saved = parse_source(self._source), self._folder / "start"
         if source.kind in ("path", "builtin"):
             return source.path.resolve()
@@ -135,17 +139,17 @@ class ProgramCell:
                 step, generated_tokens = rows[0]["step"], rows[0]["generated_tokens"]
                 frac = self._used_frac(Done(step=step, generated_tokens=generated_tokens, trained_tokens=0))
                 self._report(Event(phase="preparing pairs", step=step, steps=last, done_frac=min(1.0, frac)))
-                # The budget is used: the program will not reach later pairs.
+                # The budget is used up, so the program will not reach later pairs.
                 if frac >= 1:
                     return
 
     def _resume(self, start: LanguageModel) -> None:
-        """Go back to the last checkpoint that is whole, and take over all that was written until then."""
+        """Return to the last complete checkpoint, and record everything that was written before it."""
         superseded = self._cell.superseded()
         self._written = written = ProgramTotals.by(self._folder, self._columns, self._counts_trained, superseded)
         whole = [step for step in written.checkpoints if step in written.steps and self._is_whole(step)]
         written.checkpoints = {step: written.checkpoints[step] for step in sorted(whole)}
-        # The program may read this checkpoint for as long as it runs.
+        # The program may read this checkpoint as long as it runs.
         self._resumed_at = step = max(whole, default=0)
         if step:
             self._log.note(f"resumed at step {step}")
@@ -155,16 +159,16 @@ class ProgramCell:
         self._log.started(step, self._account(start))
         recorded = (read_last_row(self._cell.path / "steps.jsonl") or {}).get("step", 0)
         kept = max((stand[1] for path in self._cell.rollout_files() if (stand := stand_of(path))), default=0)
-        # Rows that a killed start had not recorded yet are taken from what the program wrote.
+        # Rows that a killed start had not recorded yet are taken from the program's output.
         for number in range(recorded + 1, step + 1):
             self._record(written.steps[number][0])
         self._done = self._done_at(step)
         self._flush_rollouts(kept, step)
 
     def _is_whole(self, step: int) -> bool:
-        """Return whether a checkpoint of an earlier start is still there and complete.
+        """Return whether a checkpoint of an earlier start still exists and is complete.
 
-        Otherwise the cell resumes from an older one.
+        If not, the cell resumes from an older checkpoint.
         """
         folder = self._written.checkpoints[step]
         if not folder.is_dir():
@@ -220,12 +224,12 @@ class ProgramCell:
                 raise process.failed(str(error)) from None
 
     def _follow(self, process: ProcessGroup, output: Path) -> None:
-        """Record what the program writes until it has ended or diverged. Raises RefusedError if it failed."""
+        """Record the program's output until the program has ended or diverged. Raises RefusedError if it failed."""
         metrics = Metrics(output, self._done, self._columns, self._counts_trained)
         rollouts, watch = WrittenRollouts(output), Watch(process, self._trainer)
         over_at: int | None = None
         while True:
-            # Before the rows are read, so that nothing the program wrote before its end is missed.
+            # The exit code is read before the rows, so that no row written before the program's end is missed.
             code = process.exit_code()
             for news in metrics.read(has_ended=code is not None):
                 if isinstance(news, Announced):
@@ -242,7 +246,7 @@ class ProgramCell:
             if (sentence := metrics.told_missing()) is not None:
                 self._remark(f"{self._cell.path.name}: {sentence}")
             watch.tell(self._tell)
-            # The program has used its budget and saved a checkpoint of that step or a later one.
+            # Complete: the program has used up its budget and saved a checkpoint at that step or later.
             is_complete = over_at is not None and max(self._written.checkpoints, default=0) >= over_at
             overran = over_at is not None and self._done.step > over_at
             if code is not None or ((is_complete or overran) and not watch.may_end_by_itself(at_once=not is_complete)):
@@ -291,14 +295,14 @@ class ProgramCell:
             self._log.append("timing.jsonl", timing)
 
     def _checkpoint(self, announced: Announced) -> None:
-        """Take note of a checkpoint, and remove those that are no longer needed."""
+        """Record a new checkpoint, and remove checkpoints that are no longer needed."""
         self._lease.require()
         checkpoints, every = self._written.checkpoints, self._spec.eval.every
         require_shapes(announced.folder, self._shapes)
         self._flush_rollouts(max(checkpoints, default=0), announced.step)
         checkpoints[announced.step] = announced.folder
-        # The first checkpoint that uses the budget stays, because the cell is scored there. The checkpoint that the
-        # program resumed from stays, because the program may still read it.
+        # The first checkpoint after the budget is used up is kept, because the cell is scored there. The checkpoint
+        # that the program resumed from is kept, because the program may still read it.
         scored = next((step for step in sorted(checkpoints) if self._uses_budget(self._done_at(step))), None)
         for step in sorted(checkpoints)[:-KEPT]:
             if step not in (scored, self._resumed_at) and (not every or step % every):
@@ -320,19 +324,18 @@ class ProgramCell:
         return self._written.steps[step][0].done if step else NOTHING_DONE
 
     def _uses_budget(self, done: Done) -> bool:
-        """Return whether the whole budget is used once this much is done."""
         return self._used_frac(done) >= 1
 
     def _used_frac(self, done: Done) -> float:
         return max(done.step / self._spec.train.steps, self._budget_used(done)[0])
 
     def _budget_used(self, done: Done) -> tuple[float, str]:
-        """Return the used share of the budget that is used most, and its name; 0 without a budget."""
+        """Return the used share of the budget closest to being used up, and its name; (0, "") if there is no budget."""
         spent = {"generated_tokens": done.generated_tokens, "trained_tokens": done.trained_tokens}
         return self._spec.budget.most_used(spent)
 
     def _evaluate(self) -> None:
-        """Evaluate the checkpoints along the curve and the last one, and mark the cell done."""
+        """Evaluate the checkpoints of the learning curve and the final checkpoint, and mark the cell done."""
         spec, every = self._spec, self._spec.eval.every
         language_model = self._starting_point.for_training(spec, self._source)
         reset_peak_memory(language_model.model.device)
@@ -340,14 +343,14 @@ class ProgramCell:
         evaluator = Evaluator(spec.eval, spec.seed, lambda: sampler)
         final = next(step for step in self._final_steps() if self._load(language_model, step))
         if self._written.diverged is None and not self._uses_budget(self._done_at(final)):
-            # No finite checkpoint has the budget behind it, though the program reported finite losses.
+            # The program reported finite losses, but no finite checkpoint has used up the budget.
             self._written.diverged = "a weight of the last checkpoint is not finite"
         due = range(every, final, every) if every else ()
         if missing := [step for step in due if step not in self._written.checkpoints]:
             sentence = f"the program left no checkpoint of step {few(list(map(str, missing)))}: the curve lacks it"
             self._log.note(sentence)
             self._remark(f"{self._cell.path.name}: {sentence}")
-        # The cell is scored at this step, so later steps do not belong to it.
+        # The cell is scored at this step. Later steps do not belong to it.
         self._log.cut_after(final)
         for step in (step for step in due if step not in missing and self._load(language_model, step)):
             self._evaluate_at(evaluator, step, language_model, is_final=False)
@@ -357,10 +360,10 @@ class ProgramCell:
         self._finish(final, language_model)
 
     def _final_steps(self) -> Iterator[int]:
-        """Yield the steps at which the cell may be scored, best first.
+        """Yield the steps at which the cell may be scored, in order of preference, for the first finite one.
 
-        Without divergence, the first checkpoint with the whole budget behind it comes first. Then follow the earlier
-        ones, newest first, and the start. The caller takes the first that is finite.
+        Without divergence, the first checkpoint that has used up the budget comes first. The earlier checkpoints
+        follow, newest first, and then the start.
         """
         steps = sorted(self._written.checkpoints)
         over = [step for step in steps if self._uses_budget(self._done_at(step))]
@@ -369,7 +372,7 @@ class ProgramCell:
         yield 0
 
     def _load(self, language_model: LanguageModel, step: int) -> bool:
-        """Put the weights of a checkpoint into the model. Return False if one of them is not finite."""
+        """Load the weights of a checkpoint into the model. Return False if one of them is not finite."""
         model = language_model.model
         if step == 0:
             self._starting_point.for_training(self._spec, self._source)
@@ -407,7 +410,7 @@ class ProgramCell:
         reason = None if diverged is None else f"diverged ({diverged}); scored at step {step}"
         digest, require_lease = weights_digest(model.state_dict()), self._lease.require
         self._log.finish(self._spec, step, spent.generated_tokens, bool(diverged), digest, require_lease, reason)
-        # The cell's own folder of checkpoints has the final weights, so the program's copies may go.
+        # The cell's checkpoint folder now has the final weights, so the program's copies can be removed.
         for folder in self._written.checkpoints.values():
             remove(folder)
         self._log.note(f"done at step {step} after {spent.generated_tokens} generated tokens")

@@ -1,4 +1,4 @@
-"""The inputs of a program by step: the prompts or pairs that bench's own training would use for the spec."""
+"""The inputs of a program, step by step: the prompts or pairs that bench itself would train on for the spec."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.training.sequences import Sequences
 
 
 class PairRow(TypedDict):
-    """A row of a program's pairs, as `harness.trainers.contract.PAIR_ROW` describes it, in tokens."""
+    """A row of a program's pairs as token ids; see `harness.trainers.contract.PAIR_ROW`."""
 
     step: int
     generated_tokens: int
@@ -36,24 +36,24 @@ PromptsOfStep = Callable[[int], list[Problem]]
 
 
 def has_prompts(spec: RunSpec) -> bool:
-    """Return whether the spec trains on prompts; pairs from a data set replace them."""
+    """Return whether the spec trains on prompts. It does not if its pairs come from a data set."""
     return spec.pairs.type != "dataset"
 
 
 def prompts_by_step(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptsOfStep:
-    """Return a function from a step (from 1) to its prompts, which are empty for pairs from a data set.
+    """Return a function that maps a step (from 1) to its prompts. It returns [] if pairs come from a data set.
 
     inputs: the results of the cell's stages.
     """
     if not has_prompts(spec):
         return lambda step: []
     order, count, steps = _order(spec, inputs), spec.rollout.prompts_per_step, spec.train.steps
-    # Progress counts steps only. The program's tokens are not known when its prompts are written.
+    # Progress counts only steps, because the program's tokens are unknown when its prompts are written.
     return lambda step: order.draw(step, count, (step - 1) / steps)
 
 
 def write_prompts(path: Path, spec: RunSpec, prompts: PromptsOfStep, start: LanguageModel) -> None:
-    """Write the rows of all steps, as `harness.trainers.contract.PROMPT_ROW` describes them."""
+    """Write the prompt rows of all steps, in the form of `harness.trainers.contract.PROMPT_ROW`."""
     template = get_template(spec.task.template)
     with path.open("w", encoding="utf-8") as handle:
         for step in range(1, spec.train.steps + 1):
@@ -77,14 +77,16 @@ def _order(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptOrder:
 def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[PairRow]]:
     """Yield the rows of each step.
 
-    inputs: the results of the cell's stages. start: the starting weights; they sample the completions that make the
-    pairs, with the noise of bench's own training. Raises RefusedError for a step without any pair.
+    inputs: the results of the cell's stages.
+    start: the starting weights. They sample the completions of policy pairs, with the same noise as bench's own
+    training.
+    Raises RefusedError for a step without any pair.
     """
     if isinstance(spec.pairs, DatasetPairs):
         encoded = load_pairs(inputs["pairs"])
         for step in range(1, spec.train.steps + 1):
             pairs = encoded.of_step(step, spec.pairs.pairs_per_step, spec.seed)
-            # A fixed set of pairs generates no tokens.
+            # A fixed set of pairs needs no generated tokens.
             yield _rows(step, 0, encoded.batch(pairs))
     elif isinstance(spec.pairs, PolicyPairs):
         yield from _drawn(spec, spec.pairs, inputs, start)

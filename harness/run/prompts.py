@@ -1,10 +1,10 @@
 """The prompts of training: their pool, their order, the teacher's version of them, and the completion limit.
 
-Every random choice is a function of the seed, the step and, in the order `prioritised`, the success rates so far. A
-resumed cell therefore uses the same prompts as an unbroken one.
+Every random choice is a function of the seed and the step and, for the order `prioritised`, of the success rates so
+far. A resumed cell therefore uses the same prompts as an uninterrupted one.
 
-The pool holds the problems of the train split that the filter keeps, as many as `task.pool` says. A teacher may get
-another prompt than the policy. The completion limit is that of the present stage, if the context is staged.
+The pool consists of the problems of the train split that pass the filter, at most `task.pool` of them. A teacher may
+get a different prompt than the policy. If the completion limit is staged, it is that of the current stage.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from harness.training.states import LimitState, OrderState
 LEAST_WEIGHT = 0.05
 """The least weight of a prompt in the order `prioritised`.
 
-A prompt that is always solved still comes a twentieth as often as one that never is, so that forgetting it shows.
+A prompt that is always solved still has a twentieth of the weight of a prompt that never is, so that the policy's
+forgetting becomes visible.
 """
 RATE_ROUNDING = 1e-6
-"""Success rates come in float32, where nine of ten is a little less than 0.9."""
+"""The tolerance for success rates in float32, in which nine of ten is slightly less than 0.9."""
 
 
 def teacher_prompt(template: Template, problem: Problem) -> str | list[Message]:
     """Return the teacher's prompt for a problem.
 
-    Raises EvalError if it shows a solution that the problem lacks.
+    Raises EvalError if the prompt shows a solution and the problem has none.
     """
     solution = {"solution": problem.require_solution()} if template.shows_solution else {}
     return template.ask(problem, **solution)
@@ -50,7 +51,7 @@ def teacher_prompt(template: Template, problem: Problem) -> str | list[Message]:
 class PromptOrder(ABC):
     """The prompts of each step, from a pool of problems with distinct ids.
 
-    Orders that learn nothing from the rewards give all arms with one seed the same prompts.
+    Orders that do not depend on rewards give the same prompts to all arms with the same seed.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
@@ -60,38 +61,38 @@ class PromptOrder(ABC):
     def draw(
         self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
     ) -> list[Problem]:
-        """Return the prompts of a step (from 1), or prompts that refill its batch.
+        """Return the prompts of a step (from 1), or the prompts of a refill of its batch.
 
-        progress: the share of the run that is done, in [0, 1]. round: 0 for the step's own prompts; from 1 on it counts
-        the refills. A refill gives prompts whose ids are not in `exclude`, the prompts of the step so far: `count` of
-        them, or as many as are left.
+        count: how many prompts to return. If fewer are left, a refill returns all of those.
+        progress: the fraction of the run that is done, in [0, 1].
+        round: 0 for the step's own prompts, from 1 on the number of the refill.
+        exclude: the ids of the step's prompts so far, which a refill must not return.
 
-        A refill has random numbers of its own and takes nothing from later steps. An arm that refills goes on to see
-        the prompts that an arm without refills sees, so the two stay paired.
+        A refill uses separate random numbers and does not change the prompts of later steps. So an arm with refills and
+        an arm without them continue with the same prompts, and stay paired.
         """
 
     def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:  # noqa: B027
-        """Take note of the share of each prompt's completions that were correct.
+        """Take note of the fraction of each prompt's completions that were correct.
 
-        Called once a step, after its draws.
+        Called once per step, after its draws.
         """
 
     def metrics(self) -> dict[str, float]:
-        """Return what steps.jsonl reports of the order after a step."""
+        """Return the order's metrics for steps.jsonl after a step."""
         return {}
 
     def state_dict(self) -> OrderState:
         return {}
 
     def load_state_dict(self, state: OrderState) -> None:  # noqa: B027
-        """Continue from the state of another order over the same problems."""
+        """Continue from the state of an order over the same problems."""
 
 
 def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> PromptOrder:
-    """Return the order that `task.order` names.
+    """Return the order that `task.order` names, with the effects of `task.retire_at` and `task.direct_frac`.
 
-    It leaves out prompts that `task.retire_at` retires, and mixes modes as `task.direct_frac` says. Raises RefusedError
-    for a curriculum of problems without a difficulty.
+    Raises RefusedError for a curriculum if a problem has no difficulty.
     """
     kinds: dict[Order, type[PromptOrder]] = {
         "uniform": Uniform,
@@ -105,16 +106,16 @@ def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> Prom
 
 
 def places_of_step(total: int, seed: int, step: int, count: int) -> list[int]:
-    """Return the places in a pool of `total` that a step (from 1) takes.
+    """Return the indices that a step (from 1) takes from a pool of `total`.
 
-    Each place comes once an epoch, reshuffled each epoch; a step may reach into the next epoch.
+    Each index occurs once per epoch, in an order reshuffled each epoch. A step may continue into the next epoch.
     """
-    # Prompts are numbered through the whole run: number `at` is in epoch at // total, at place at % total.
+    # Prompts are numbered through the whole run. Number `at` is in epoch at // total, at position at % total.
     return [_epoch(total, seed, at // total)[at % total] for at in range((step - 1) * count, step * count)]
 
 
 class Uniform(PromptOrder):
-    """Every prompt once an epoch, reshuffled each epoch; a step may reach into the next epoch."""
+    """Every prompt once per epoch, reshuffled each epoch. A step may continue into the next epoch."""
 
     def draw(
         self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
@@ -126,10 +127,11 @@ class Uniform(PromptOrder):
 
 
 class Curriculum(PromptOrder):
-    """From easy to hard: a window slides over the problems sorted by difficulty as the run progresses.
+    """From easy to hard: a window slides over the problems, sorted by difficulty, as the run progresses.
 
-    At progress p a step takes, without repetition, from the W problems that begin at place p * (P - W) of the P. W is a
-    tenth of P, or what the step needs if that is more. Equal difficulties are in an order fixed by the seed.
+    At progress p, a step samples without replacement from the W problems that begin at index p * (P - W) of all P. W is
+    a tenth of P, or the number that the step needs if that is larger. Problems of equal difficulty are in an order
+    determined by the seed.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
@@ -140,7 +142,7 @@ class Curriculum(PromptOrder):
         self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
     ) -> list[Problem]:
         total = len(self._problems)
-        # The window must hold the refills too, next to what the step has seen.
+        # The window must have room for the refills, in addition to the prompts that the step has used.
         width = min(total, max(count + len(exclude), total // 10))
         start = int(progress * (total - width))
         key = random_key(self._seed, "data", step, "curriculum", round)
@@ -148,12 +150,11 @@ class Curriculum(PromptOrder):
 
 
 class Prioritised(PromptOrder):
-    """Prompts that the policy fails come more often (Kimi k1.5, 2501.12599, section 2.3.4).
+    """Prompts that the policy fails are used more often (Kimi k1.5, 2501.12599, section 2.3.4).
 
-    A step samples without repetition. The probability of a prompt is proportional to 1 - its success rate, at least
-    LEAST_WEIGHT. The success rate is the mean over the steps that trained on the prompt; that of an unseen prompt
-    counts as 0. Arms differ in their success rates and so in their prompts, but the noise behind the choice is the
-    same.
+    A step samples without replacement, with probabilities proportional to 1 - the prompt's success rate, but at least
+    LEAST_WEIGHT. The success rate is the mean over the steps that trained on the prompt, and 0 for an unused prompt.
+    Arms differ in their success rates and so in their prompts, but the noise behind the choice is the same.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
@@ -165,13 +166,13 @@ class Prioritised(PromptOrder):
         self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
     ) -> list[Problem]:
         def arrival(problem: Problem) -> float:
-            """Return an exponential variable with the prompt's weight as rate.
+            """Return an exponential variable whose rate is the prompt's weight.
 
-            The first `count` to arrive are a draw without replacement with probabilities proportional to the weights
+            The first `count` to arrive are a sample without replacement with probabilities proportional to the weights
             (Efraimidis and Spirakis, 2006).
             """
             key = random_key(self._seed, "data", step, problem.id, round)
-            # The key is signed. The half keeps the value away from 0, where the log is infinite.
+            # The key is signed. Adding one half keeps the value away from 0, where the log is infinite.
             uniform = (key + 2**63 + 0.5) / 2**64
             return -math.log(uniform) / self._weight(problem.id)
 
@@ -195,12 +196,12 @@ class Prioritised(PromptOrder):
 
 
 class Retiring(PromptOrder):
-    """Another order whose solved prompts never come again (no positive resampling: ScaleRL, 2510.13786).
+    """Another order, in which solved prompts are retired (no positive resampling: ScaleRL, 2510.13786).
 
-    A prompt is solved if a step finds a share of `retire_at` or more of its completions correct. A retired prompt is
-    replaced by one with which the other order would refill the step. So the other prompts are the same as in an arm
-    that retires none. `TaskSpec` refuses a curriculum, whose window the retired prompts would widen. At least as many
-    prompts stay as a step takes.
+    A prompt is solved if at least a fraction of `retire_at` of its completions in a step are correct. A retired prompt
+    is replaced as the other order would refill the step, so the remaining prompts are the same as in an arm that
+    retires none. At least as many prompts stay as a step takes. `TaskSpec` refuses a curriculum, whose window the
+    retired prompts would widen.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int, order: PromptOrder, retire_at: float) -> None:
@@ -218,7 +219,8 @@ class Retiring(PromptOrder):
         kept = [problem for problem in drawn if problem.id not in self._retired]
         if len(kept) == len(drawn):
             return kept
-        # The step's own and all retired prompts are excluded, so every replacement is new to the step and not retired.
+        # All retired prompts and those of this step are excluded, so every replacement is unretired and new to the
+        # step.
         seen = [*exclude, *self._retired, *(problem.id for problem in kept)]
         return kept + self._order.draw(step, len(drawn) - len(kept), progress, round + 1, seen)
 
@@ -227,7 +229,7 @@ class Retiring(PromptOrder):
         self._order.observe(ids, rates)
         for problem_id, rate in zip(ids, rates, strict=True):
             solved = rate > self._retire_at - RATE_ROUNDING
-            # A step must still find enough prompts that are not retired.
+            # Enough prompts for a step must remain.
             if solved and len(self._problems) - len(self._retired) > self._in_a_step:
                 self._retired.add(problem_id)
 
@@ -243,11 +245,11 @@ class Retiring(PromptOrder):
 
 
 class InModes(PromptOrder):
-    """The prompts of another order, some of which request the answer at once, the others steps first.
+    """The prompts of another order, of which some ask for the answer at once and the others for steps first.
 
-    The mode of each prompt is fixed by seed and step, independently. Arms with the same share see a prompt in the same
-    mode, and a larger share keeps every direct prompt direct. A problem in direct mode has an id of its own in the
-    records.
+    The mode of each prompt is determined by seed and step, independently of other prompts. Arms with the same share use
+    a prompt in the same mode. If the share is increased, every direct prompt stays direct. A problem in direct mode has
+    a separate id in the records.
     """
 
     ASKED_DIRECTLY = " (direct)"
@@ -263,7 +265,7 @@ class InModes(PromptOrder):
         return [self._in_mode(problem, step) for problem in drawn]
 
     def _in_mode(self, problem: Problem, step: int) -> Problem:
-        # The number does not depend on the share, so a larger share keeps every direct prompt direct.
+        # The random number does not depend on the share, so a larger share keeps every direct prompt direct.
         if uniform(random_key(self._seed, "data", step, f"mode/{problem.id}")) >= self._direct_frac:
             return problem
         return replace(problem, id=problem.id + self.ASKED_DIRECTLY, mode="direct")
@@ -296,14 +298,14 @@ def _drawn(problems: Sequence[Problem], key: int, count: int, exclude: Collectio
     return list(itertools.islice((problem for problem in shuffled if problem.id not in excluded), count))
 
 
-# Two entries, because a step may reach into the next epoch.
+# Two entries are cached, because a step may continue into the next epoch.
 @lru_cache(maxsize=2)
 def _epoch(count: int, seed: int, epoch: int) -> list[int]:
     return permutation(count, random_key(seed, "data", step=epoch))
 
 
 def candidates(spec: RunSpec) -> Sequence[Problem]:
-    """Return the problems whose pass rates the filter wants; without a filter, all of the train split."""
+    """Return the problems whose pass rates the filter needs. Without a filter, return the complete train split."""
     problems = get_task(spec.task.train).split("train").load()
     count = spec.task.filter.problems if isinstance(spec.task.filter, PassRateFilter) else None
     if count is None or count >= len(problems):
@@ -314,7 +316,7 @@ def candidates(spec: RunSpec) -> Sequence[Problem]:
 def require_prompts(spec: RunSpec) -> None:
     """Raise RefusedError for faults that no pass rates could fix.
 
-    They are too few problems, or problems without a difficulty to sort by.
+    Such faults are too few problems, and problems that have no difficulty to sort by.
     """
     problems = candidates(spec)
     filtered = spec.task.filter.type != "none"
@@ -323,7 +325,7 @@ def require_prompts(spec: RunSpec) -> None:
 
 
 def read_correct_counts(path: Path) -> dict[str, int]:
-    """Read problem id -> number of correct samples of the filter.
+    """Return the number of correct samples of the filter, by problem id.
 
     `harness.run.stages.pass_rates` writes the file.
     """
@@ -333,8 +335,8 @@ def read_correct_counts(path: Path) -> dict[str, int]:
 def training_prompts(spec: RunSpec, correct_counts: Mapping[str, int]) -> Sequence[Problem]:
     """Return the problems that a cell trains on.
 
-    correct_counts: problem id -> how many of the filter's samples are correct; not read without a filter. Raises
-    RefusedError if they are fewer than the pool is to hold, or than a step needs.
+    correct_counts: maps a problem id to the number of correct samples; not used without a filter.
+    Raises RefusedError if there are fewer problems than the pool or a step needs.
     """
     problems, wanted = candidates(spec), spec.task.filter
     if not isinstance(wanted, PassRateFilter):
@@ -360,15 +362,15 @@ def _pool(spec: RunSpec, problems: Sequence[Problem], have: str) -> Sequence[Pro
 
 
 def random_subset(problems: Sequence[Problem], count: int, key: int) -> list[Problem]:
-    """Return a random subset. With the same key, a larger subset holds the smaller one."""
+    """Return a random subset. With the same key, a larger subset contains every smaller one."""
     return [problems[index] for index in permutation(len(problems), key)[:count]]
 
 
 class CompletionLimit:
-    """The limit of completions in tokens, which may be staged.
+    """The limit on completion tokens, which may be staged.
 
-    `tokens` is the limit of the coming step. It rises once, from first_tokens to max_completion_tokens, and never
-    falls. Without stages it is max_completion_tokens throughout.
+    `tokens` is the limit of the coming step. If it is staged, it rises once from first_tokens to max_completion_tokens.
+    Otherwise it is max_completion_tokens throughout.
     """
 
     def __init__(self, spec: RolloutSpec) -> None:
@@ -380,7 +382,7 @@ class CompletionLimit:
     def observe(self, step: int, mean_reward: float) -> None:
         """Take note of the mean reward of a step's completions. Called after every step (from 1).
 
-        A mean that is NaN, of a step in which nothing could be scored, does not count for convergence.
+        A mean of NaN, from a step in which nothing could be scored, is ignored in the test for convergence.
         """
         if self.tokens == self._last_tokens:
             return
@@ -400,7 +402,7 @@ class CompletionLimit:
         if len(self._recent_rewards) < 2 * window:
             return False
         before, last = self._recent_rewards[:window], self._recent_rewards[window:]
-        # The gain from one window's mean to the next; both windows have the same length.
+        # This is the gain from one window's mean to the next. Both windows have the same length.
         return (math.fsum(last) - math.fsum(before)) / window < rule.min_gain
 
     def state_dict(self) -> LimitState:

@@ -1,4 +1,4 @@
-"""Where a cell's numbers were made: versions, machine, commit. Kept next to the spec, never part of the hash."""
+"""Where and with what a cell was computed: versions, machine, commit. Stored next to the spec, never part of a hash."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PACKAGES = (
 
 @lru_cache
 def provenance() -> dict[str, object]:
-    """Return versions, hardware, thread count and the commit of the code."""
-    # Imported here, so that `differences_from_now` works without the seconds that torch takes.
+    """Return the versions, hardware, thread count and commit of this process."""
+    # torch is imported here, so that `differences_from_now` does not wait seconds for it.
     import torch
 
     threads = torch.get_num_threads()
@@ -42,10 +42,10 @@ def _without_torch() -> dict[str, object]:
 
 
 def differences_from_now(provenances: Iterable[Mapping[str, object]]) -> dict[str, tuple[list[str], str]]:
-    """Return what would differ here and now: name -> (the values in these provenances, the value now).
+    """Return what differs between these provenances and this process: name -> (the recorded values, the present value).
 
-    Names are commit, Python, package, platform and processor. Threads and GPU are left out, because only a worker knows
-    them.
+    Names are those of packages, commit, python, platform and processor. Threads and GPU are left out, because only a
+    worker knows them.
     """
     now = _by_name({**_without_torch(), "commit": _commit()})
     then: dict[str, list[str]] = {}
@@ -57,7 +57,7 @@ def differences_from_now(provenances: Iterable[Mapping[str, object]]) -> dict[st
 
 
 def _by_name(provenance: Mapping[str, object]) -> dict[str, str]:
-    """Return values as text, those of packages by their names; imported cells have none."""
+    """Return the values as text, with each package by name. Imported cells have no packages."""
     packages = provenance.get("packages")
     of_packages = packages if isinstance(packages, Mapping) else {}
     known = {name: provenance[name] for name in ("commit", "python", "platform", "processor") if name in provenance}
@@ -65,12 +65,12 @@ def _by_name(provenance: Mapping[str, object]) -> dict[str, str]:
 
 
 def append_start(path: Path, account: Mapping[str, object], from_step: int = 0, epoch: int | None = None) -> None:
-    """Append a row to starts.jsonl: who works from this step on, where and with what. Earlier rows stay.
+    """Append a row to starts.jsonl: who works on a cell or an evaluation from this step on, where and with what.
 
-    It describes work on a cell, or on an evaluation. account: more that belongs to the provenance. epoch: the number of
-    the start; by default one more than the last.
+    account: further parts of the provenance.
+    epoch: the number of the start; by default one more than the last.
     """
-    # Rewriting the file removes a torn end that a kill may have left.
+    # Rewriting the file removes a torn last line that a kill may have left.
     keep_jsonl(path, lambda row: True)
     number = 1 + max((row["epoch"] for row in read_jsonl(path)), default=0) if epoch is None else epoch
     owner = {"host": socket.gethostname(), "pid": os.getpid()}
@@ -99,11 +99,11 @@ def processor_name() -> str:
 
 
 def _commit() -> str | None:
-    """Return the checkout's commit, with `+changes` if tracked files differ; None outside a checkout."""
+    """Return the checkout's commit, with `+changes` if tracked files differ, or None outside a checkout."""
     here = Path(__file__).parent
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        # check=False: exit code 1 means that files differ.
+        # check=False is needed, because exit code 1 means that files differ.
         changes = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=here, capture_output=True, check=False)
     except (FileNotFoundError, subprocess.CalledProcessError):
         return None

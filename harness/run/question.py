@@ -1,9 +1,9 @@
-"""The question of a run, written next to its records: sweep.json, and all that is needed to ask it again from there.
+"""The question of a run, written next to its records: sweep.json, and all files that are needed to ask it again.
 
 <sweep>/sweep.json           the question (`harness.records.SweepRecord`)
-<sweep>/question/            the sweep file, the profile, and files of the user's own that they name
-<sweep>/question/code/       the plug-ins and reward functions with all that they import
-<sweep>/cells/<cell>/code/   the user's code that the cell's numbers depend on, as it was when the cell was planned
+<sweep>/question/            the sweep file, the profile, and the user's files that they name
+<sweep>/question/code/       the plug-ins and reward functions with everything that they import
+<sweep>/cells/<cell>/code/   the user's code that the cell's results depend on, as it was when the cell was planned
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from harness.run.stages import STAGES, find_stage, result_path
 
 SWEEP_FILE = "sweep.yaml"
 FEWEST_MOST_SEEDS = 12
-"""With fewer seeds there is no room for a look before the last."""
+"""The default of the largest number of seeds is never less. With fewer, an interim look would have too few seeds."""
 
 
 def require_same_kind(folder: Path, *, is_search: bool) -> None:
-    """Raise RefusedError if a folder already holds records of another kind: arms, a search, or imported results.
+    """Raise RefusedError if a folder already contains records of another kind: arms, a search, or imported results.
 
-    Otherwise the page of one would overwrite that of the other.
+    Otherwise the page of one question would overwrite that of the other.
     """
     if not folder.is_dir():
         return
@@ -67,7 +67,7 @@ def require_same_kind(folder: Path, *, is_search: bool) -> None:
     try:
         known = read_sweep(folder)
     except (FileNotFoundError, DamagedRecordError):
-        # The run writes a new sweep.json.
+        # The run will write a new sweep.json.
         holds_arms = False
     else:
         holds_search = holds_search or known.is_search
@@ -84,18 +84,19 @@ def require_same_kind(folder: Path, *, is_search: bool) -> None:
 
 
 def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
-    """Write the folder, spec and pending status of cells that are to be run.
+    """Write the folder, spec and pending status of the cells that are to be run.
 
     Raises RefusedError as `write_question`.
     """
     with _writable(plan.folder(home)):
         for cell, record in zip(cells, records_of(cells, plan.folder(home) / "cells"), strict=True):
-            # For a trained cell it is another folder: the cell keeps the spec and code that it was trained with.
+            # For another evaluation of a trained cell, this folder differs from the cell's own. The cell keeps the spec
+            # and code with which it was trained.
             folder = record.evaluation_folder
             # Another `bench run` may have been quicker.
             if record.state in ("running", "done", "damaged"):
                 continue
-            # If a file is where a folder should be, or the reverse, the cell's own job reports it.
+            # If there is a file instead of a folder, or a folder instead of a file, the cell's own job reports it.
             with suppress(LeaseTakenError, FileExistsError, IsADirectoryError, NotADirectoryError):
                 if not folder.exists():
                     write_folder(folder, partial(_fill_cell, cell.spec))
@@ -108,7 +109,7 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
 
 
 def _fill_cell(spec: RunSpec, folder: Path) -> None:
-    """Write what a cell, or another evaluation of a trained one, has before it starts."""
+    """Write the files that a cell, or another evaluation of a trained cell, has before it starts."""
     write_json(folder / "spec.json", spec.model_dump(mode="json"))
     for module in user_code(spec):
         for path, content in module.laid_out():
@@ -117,12 +118,13 @@ def _fill_cell(spec: RunSpec, folder: Path) -> None:
 
 
 def write_question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord] | None = None) -> SweepRecord:
-    """Write sweep.json and the folder `question`; return what sweep.json holds.
+    """Write sweep.json and the folder `question`. Return the content of sweep.json.
 
-    records: of the plan's cells, if they were just read. Raises RefusedError if the files cannot be written.
+    records: the records of the plan's cells, if the caller has just read them.
+    Raises RefusedError if the files cannot be written.
     """
     folder = plan.folder(home)
-    # Checked before anything is written.
+    # The code is checked before anything is written.
     _remember_code(plan)
     with _writable(folder):
         (home / "cache").mkdir(exist_ok=True)
@@ -135,7 +137,7 @@ def write_question(plan: Plan, home: Path, command: str, records: Sequence[CellR
 def _remember_code(plan: Plan) -> None:
     """Record that this user has run the code of this question.
 
-    Raises RefusedError if the question comes from a run's records, and this user has never run their code.
+    Raises RefusedError if the question comes from a run's records and this user has never run its code.
     """
     modules = {module.digest: module for spec in plan.arms.values() for module in user_code(spec)}
     others = {code: name for spec in plan.arms.values() for code, name in run_by(spec).items()}
@@ -149,7 +151,7 @@ def _remember_code(plan: Plan) -> None:
 
 @contextmanager
 def _writable(folder: Path) -> Iterator[None]:
-    """Make the folder of a sweep, and keep other processes from writing the question there meanwhile."""
+    """Create the folder of a sweep, and keep other processes from writing the question there during the block."""
     try:
         with hold_in_turn(folder):
             yield
@@ -162,7 +164,7 @@ def _writable(folder: Path) -> Iterator[None]:
 
 
 def _keep_files(request: SweepRequest, specs: Collection[RunSpec], folder: Path) -> None:
-    """Keep what a run from the records alone needs, unless this run started from there."""
+    """Copy the files that a later run from the records needs, unless this run itself started from the records."""
     if request.path.parent.resolve() == folder.resolve():
         return
     wanted = {Path(SWEEP_FILE): _sweep_file(request), Path(KEPT_PROFILE): _profile(request.profile_path)}
@@ -172,27 +174,27 @@ def _keep_files(request: SweepRequest, specs: Collection[RunSpec], folder: Path)
         wanted |= {KEPT_CODE / path: content for path, content in module.laid_out()}
     for path, content in wanted.items():
         _keep(folder / path, content)
-    # Files that only an earlier question needed must not be read by a run from the records.
+    # Files of an earlier question must be removed, so that a run from the records does not read them.
     for path in [path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder) not in wanted]:
         remove(path)
 
 
 def _sweep_file(request: SweepRequest) -> bytes:
-    """Return the file as its author wrote it, or the request as YAML if the file differs from it.
+    """Return the sweep file as its author wrote it, or the request as YAML if the file differs from it.
 
-    A sweep that confirms a search has no file of its own.
+    For example, a sweep that confirms a search has no file.
     """
     try:
         if SweepFile.model_validate(load_yaml(request.path)) == request.sweep:
             return request.path.read_bytes()
     except (RefusedError, ValidationError):
-        # The file was edited since it was read for this request.
+        # The file has been edited since it was read for this request.
         pass
     return _as_yaml(request.sweep.model_dump(mode="json", exclude_unset=True, by_alias=True))
 
 
 def _profile(path: Path) -> bytes:
-    """Return the file as its author wrote it, or the resolved profile if it extends another, which may change."""
+    """Return the profile file as its author wrote it, or fully resolved if it extends another one, which may change."""
     return _as_yaml(read_profile(path)) if EXTENDS in load_yaml(path) else path.read_bytes()
 
 
@@ -213,7 +215,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
     values = values_that_differ(plan.arms)
     bases = {arm: result_path(find_stage("base"), spec, home) for arm, spec in plan.arms.items()}
     base_scores = {arm: read_json(path) for arm, path in bases.items() if path.exists()}
-    # Arms may start from different weights; the report then shows a base score for each.
+    # Arms may start from different weights. The report then shows a base score for each arm.
     start_alike = len({*bases.values()}) == 1
     return SweepRecord(
         path=plan.folder(home),
@@ -231,7 +233,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
         margin_pp=plan.margin_pp,
         alpha=sweep.compare.alpha,
         new_problems=sweep.compare.new_problems,
-        # Verdicts of an earlier run are dropped: its best arms may have been others.
+        # The verdicts of an earlier run are dropped, because its best arms may have been others.
         screening=None if (asked := sweep.screening) is None else Screened(best=asked.best, seeds=asked.seeds),
         seeds=request.seed_list,
         ablate=sweep.under_test,
@@ -283,7 +285,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
 
 
 def _earlier(folder: Path) -> SweepRecord | None:
-    """Return the question last written here, or None if there is none that this version can read."""
+    """Return the question that was last written to this folder, or None if there is none that this version can read."""
     try:
         return read_sweep(folder)
     except (FileNotFoundError, DamagedRecordError):
@@ -291,18 +293,18 @@ def _earlier(folder: Path) -> SweepRecord | None:
 
 
 def _asks(plan: Plan) -> str:
-    """Return the identity of what looks are planned for: arms in training and evaluation, baseline and metric.
+    """Return the id of the question that looks are planned for: arms with training and evaluation, baseline and metric.
 
-    Seeds, samples and problems are left out: asking again with more of them is a further look. The margin is left out
-    too, because it moves no interval.
+    Seeds, samples and problems are left out, because asking again with more of them is a further look. The margin is
+    left out too, because it changes no interval.
     """
     return digest({"arms": _conditions(plan), "baseline": plan.baseline, "metric": plan.metric})
 
 
 def _contrasts(plan: Plan) -> list[str]:
-    """Return the identities of what looks are counted for: each arm with the baseline, on the compared metric.
+    """Return the ids by which looks are counted: each arm and the baseline, with the compared task and metric.
 
-    Other arms and tasks are left out: with fewer or more of them, the same numbers are looked at again.
+    Other arms and tasks are left out. With more or fewer of them, a look is still at the same numbers.
     """
     arms = _conditions(plan, tasks=(plan.metric_task_as_given,))
     return [
@@ -313,8 +315,8 @@ def _contrasts(plan: Plan) -> list[str]:
 
 
 def _conditions(plan: Plan, **evaluated: object) -> dict[str, str]:
-    """Map each arm to a hash of its training and evaluation, whatever the number of seeds, samples and problems."""
-    # Settings that change how precisely a question is answered, but not the question.
+    """Map each arm to a hash of its training and evaluation that ignores the number of seeds, samples and problems."""
+    # These settings change how precisely a question is answered, but not the question.
     one_sample = {"samples": 1, "k": (1,), "problems": None, "every": 0, "curve_samples": 1, **evaluated}
     return {
         arm: semantic_hash(spec.model_copy(update={"seed": 0, "eval": spec.eval.model_copy(update=one_sample)}))
@@ -323,10 +325,11 @@ def _conditions(plan: Plan, **evaluated: object) -> dict[str, str]:
 
 
 def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -> list[int]:
-    """Return the numbers of seeds at which a question is looked at, as `planned_design`, and write them.
+    """Return the numbers of seeds at which looks are planned, and record them.
 
-    They are fixed before its first cell is made; if they were fixed earlier, they stay. Raises RefusedError if other
-    looks were fixed, and as `require_looks`. Raises GateError as `Plan.require_answerable`.
+    They are computed as in `planned_design`, before the first cell exists. If looks were planned earlier, those stay.
+    Raises RefusedError if a different plan was recorded, and as `require_looks`. Raises GateError as
+    `Plan.require_answerable`.
     """
     plan.require_answerable()
     require_looks(plan)
@@ -337,7 +340,7 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     known = record.design
     if known is None:
         design = planned_design(plan, record, most_seeds)
-        # Raises if the folder cannot be written, before the design is recorded.
+        # This raises if the folder cannot be written, before the design is recorded.
         write_question(plan, home, command)
         record.model_copy(update={"designs": [*record.designs, design]}).write()
         return design.looks
@@ -351,9 +354,9 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
 
 
 def require_looks(plan: Plan) -> None:
-    """Raise RefusedError for a plan to which further seeds bring no verdict.
+    """Raise RefusedError for a plan that gets no verdict from further seeds.
 
-    That is a screening, and an evaluation of one checkpoint.
+    Such plans are a screening, and an evaluation of one checkpoint.
     """
     name = plan.sweep.name
     if plan.sweep.screening is not None:
@@ -363,7 +366,7 @@ def require_looks(plan: Plan) -> None:
 
 
 def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> PlannedLooks:
-    """Return the looks at a question as `planned_looks` has them. record: of the plan."""
+    """Return the looks at a question, planned as in `planned_looks`. record: the sweep record of the plan."""
     looks = planned_looks(plan, most_seeds)
     return PlannedLooks(
         question=record.asks,
@@ -375,9 +378,9 @@ def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> P
 
 
 def register_design(record: SweepRecord, design: PlannedLooks | None) -> SweepRecord:
-    """Write the design of a question none of whose cells has run, replacing any earlier one.
+    """Write the design of a question that has no run cell yet, replacing any earlier design.
 
-    None: no looks before the last cell.
+    design: None if the only look is after the last cell.
     """
     others = [other for other in record.designs if other.question != record.asks]
     designed = record.model_copy(update={"designs": [*others, *([] if design is None else [design])]})
@@ -386,19 +389,19 @@ def register_design(record: SweepRecord, design: PlannedLooks | None) -> SweepRe
 
 
 def planned_looks(plan: Plan, most_seeds: int | None) -> list[int]:
-    """Return the number of seeds at each look: every quarter of the largest number, and that number itself.
+    """Return the number of seeds at each look: each quarter of the largest number, and that number itself.
 
-    No look is below the number that a sign test needs. The largest number is by default twice the seeds of the sweep
-    file, but at least `FEWEST_MOST_SEEDS`.
+    Looks with fewer seeds than a sign test needs are left out. By default, the largest number is twice the number of
+    seeds in the sweep file, but at least `FEWEST_MOST_SEEDS`.
     """
     most = most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list))
-    # Looks must be fixed before any data is seen, so they depend on nothing but the plan.
+    # Looks must be fixed before any data are seen, so they depend only on the plan.
     quarters = [round(most * quarter / 4) for quarter in (1, 2, 3)]
     return [n for n in quarters if n >= RECOMMENDED_SEEDS] + [most]
 
 
 def results_in_report(arms: Mapping[str, RunSpec], home: Path) -> dict[str, dict[str, Path]]:
-    """Map each stage whose results the report shows to the paths of these results, by the arm that needs one."""
+    """Map each stage that the report shows to the paths of its results, by the arm that needs them."""
     return {
         stage.name: {
             arm: result_path(stage, spec, home)

@@ -1,7 +1,7 @@
-"""From a screening to verdicts: the best of many arms against the baseline, on fresh seeds.
+"""From a screening to verdicts: the best of many arms are compared with the baseline on fresh seeds.
 
-A screening ranks arms on a few seeds. The highest of many means are partly luck, since they were picked. Fresh seeds
-bring fresh training and fresh evaluation samples, and nothing is picked among them.
+A screening ranks arms on a few seeds. The best of many means are partly luck, because they were selected. Fresh seeds
+give new training runs and new evaluation samples, in which nothing is selected.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ _ENDED = ("done", "failed", "invalid")
 
 
 def best_arms(ranked: Sequence[str], states: Iterable[str]) -> Sequence[str]:
-    """Return the arms that a screening picks, given those that its report ranks first and the states of its cells.
+    """Return the arms that a screening selects, or [] until every cell has ended, because ranks could still change.
 
-    It is empty until every cell has ended, since later cells could change the ranks.
+    ranked: the arms that the screening's report ranks first.
+    states: the states of its cells.
     """
     return ranked if all(state in _ENDED for state in states) else []
 
 
 def confirmation_name(screening: str) -> str:
-    """Return the name of the sweep that confirms the best of a screening, which also names its folder."""
+    """Return the name of the sweep that confirms the best arms of a screening. The sweep's folder has the same name."""
     return f"{screening}-confirmed"
 
 
 def confirming_plan(screened: Plan, screening: Screening, best: Sequence[str], home: Path) -> Plan:
-    """Plan a sweep of the baseline and the best arms, with seeds that the screening did not have."""
+    """Return the plan of a sweep of the baseline and the best arms, with seeds that the screening did not use."""
     sweep = screened.sweep
     arms = {arm: sweep.all_arms[arm] for arm in (screened.baseline, *best)}
     confirming = SweepFile.model_validate(
@@ -56,27 +57,27 @@ def confirming_plan(screened: Plan, screening: Screening, best: Sequence[str], h
 
 
 def _fresh_seeds(screened: Plan, count: int, arms: set[str], home: Path) -> list[int]:
-    """Return seeds above the screening's.
+    """Return seeds above those of the screening.
 
-    If these arms were confirmed before with enough seeds, and the seeds are still fresh, return those.
+    If an earlier confirmation of the same arms has enough seeds that the screening did not use, its seeds are returned.
     """
     used = screened.request.seed_list
     try:
         earlier = read_sweep(home / confirmation_name(screened.sweep.name))
     except (FileNotFoundError, DamagedRecordError):
-        # The run writes a new sweep.json.
+        # The run will write a new sweep.json.
         pass
     else:
-        # Reusing those seeds continues the earlier confirmation instead of training all cells again.
+        # Reusing these seeds continues the earlier confirmation instead of training all its cells again.
         if {*earlier.arms} == arms and len(earlier.seeds) >= count and not {*earlier.seeds} & {*used}:
             return earlier.seeds
     return list(range(max(used) + 1, max(used) + 1 + count))
 
 
 def record_confirmation(folder: Path, confirming: Plan, contrasts: Sequence[Mapping[str, object]]) -> None:
-    """Keep the verdicts on fresh seeds with the screening, whose page leads with them.
+    """Store the verdicts on fresh seeds in the screening's record, whose page shows them first.
 
-    contrasts: those in report.json of the confirmation.
+    contrasts: the contrasts in the confirmation's report.json.
     """
     screening = read_sweep(folder)
     if screening.screening is None:

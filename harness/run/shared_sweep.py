@@ -1,7 +1,7 @@
-"""A sweep that several processes share, on one machine or on many: each takes cells that no other process runs.
+"""A sweep that several processes share, on one or several machines. Each takes cells that no other process is running.
 
-They communicate only through files in the home. A lease names the process that runs a cell, and the records say how the
-cell ended.
+The processes communicate only through files in the home. A lease names the process that runs a cell, and the records
+say how the cell ended.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from harness.run.stages import Stage, lease_folder, result_path
 from harness.run.sweep import SweepCells, SweepRun, cell_name, cell_name_of, do_stages, make_missing
 
 LOOK_EVERY_S = 10.0
-"""How often a process that shares a sweep looks at the cells of others."""
+"""The time between two checks of the cells that other processes run."""
 _LOOK_SHARE = 0.02
-"""The largest share of its time that a process spends on looking, on a slow disk."""
+"""The largest share of its time that a process spends on these checks, if the disk is slow."""
 _REACH_CELLS = 16
-"""How many of the next free cells a process picks from at random."""
+"""The number of next free cells from which a process picks one at random."""
 
 
 @dataclass(frozen=True)
 class WorkerRun(SweepRun):
-    """One of several processes, here or on other machines, that share the cells of a plan: `bench worker`."""
+    """A process that shares the cells of a plan with others, here or on other machines: `bench worker`."""
 
     waits: bool = False
-    """Stay until every cell has ended, and take over the cells of processes that die.
+    """Whether to stay until every cell has ended, and to take over the cells of processes that die.
 
-    If False, stay until live processes run all the remaining cells.
+    If False, stay only until all remaining cells are run by live processes.
     """
     ran: dict[str, str] = field(default_factory=dict)
     """The final state of each cell that this process ran, by name."""
@@ -48,12 +48,12 @@ class WorkerRun(SweepRun):
         try:
             known = read_sweep(self.folder)
         except (FileNotFoundError, DamagedRecordError):
-            # The run writes a new sweep.json.
+            # The run will write a new sweep.json.
             return
         ours = self.records()
         if {(cell.path, cell.evaluation) for cell in known.cells} == {(cell.path, cell.evaluation) for cell in ours}:
             return
-        # A different question in the records is fine if nobody works on it: this run replaces it.
+        # If nobody runs the recorded question, this run may replace it.
         if not (running := [cell_name_of(cell) for cell in known.cells if cell.state == "running"]):
             return
         if {(cell.arm, cell.seed) for cell in known.cells} == {(cell.arm, cell.seed) for cell in ours}:
@@ -74,34 +74,31 @@ class WorkerRun(SweepRun):
     ) -> None:
         do_stages(executor, specs, self.home, observer, to_load)
         run_jobs(executor, _SharedCells(self, [*missing], observer))
-        # These come last, in the first process that is free, because no cell waits for them.
+        # These stages come last, in the first process that is free, because no cell waits for them.
         make_missing(executor, self._stages_for_report(), self.home, observer)
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
-        """Return the stages that no other process is making."""
+        """Return the missing stages of the report that no other process is making."""
         wanted = super()._stages_for_report()
         return [(spec, one) for spec, one in wanted if not is_leased(lease_folder(result_path(one, spec, self.home)))]
 
 
 @dataclass
 class _SharedCells(SweepCells):
-    """The cells of a sweep that other processes share."""
-
     run: WorkerRun
     free: list[PlannedCell] = field(default_factory=list)
-    """Cells that no process ran at the last look, in the order of `waiting`."""
+    """The cells that no process ran at the last check, in the order of `waiting`."""
     next_look_s: float = 0.0
-    """When the next look is due."""
     seen_elsewhere: set[str] = field(default_factory=set)
-    """Names of cells that another process was once seen to run."""
+    """The names of cells that another process was seen to run at any check."""
 
     def next(self) -> Job | None:
         self._look_around()
         while self.free:
-            # At random, so that processes that start together do not all try the same cell.
+            # The choice is random, so that processes that start together do not all try the same cell.
             cell = self.free.pop(random.randrange(min(_REACH_CELLS, len(self.free))))
             record = self._record(cell)
-            # The last look may be some seconds old.
+            # The last check may be some seconds old.
             if record.state == "running" or self._has_ended(cell):
                 continue
             if cell_name_of(record) in self.seen_elsewhere and not _free_of_the_dead(record.path):
@@ -119,7 +116,7 @@ class _SharedCells(SweepCells):
         return super().progress(job, event)
 
     def _go_on_after(self, ended: Ended) -> None:
-        # Another process was faster: wait until it has ended the cell.
+        # Another process was faster. Wait until it has finished the cell.
         if ended.state == "taken":
             self.waiting.append(self.started[ended.job.path])
         else:
@@ -127,11 +124,11 @@ class _SharedCells(SweepCells):
             super()._go_on_after(ended)
 
     def _look_around(self) -> None:
-        """Check now and then which cells other processes run or have ended."""
+        """Check, if it is due, which cells other processes are running or have finished."""
         began_s = time.monotonic()
         if began_s < self.next_look_s:
             return
-        # A copy of `waiting` is iterated, because `_has_ended` removes cells from it.
+        # This iterates over a copy of `waiting`, because `_has_ended` removes cells from it.
         self.free, elsewhere = [], {}
         for cell in [*self.waiting]:
             if is_leased(self._record(cell).path):
@@ -144,7 +141,7 @@ class _SharedCells(SweepCells):
         self.next_look_s = now_s + max(LOOK_EVERY_S, (now_s - began_s) / _LOOK_SHARE)
 
     def _has_ended(self, cell: PlannedCell) -> bool:
-        """Return whether another process has ended the cell; if so, report it."""
+        """Return whether another process has finished the cell. If so, report it."""
         status = self._record(cell).read_status()
         if has_ended := status["state"] in ENDED:
             self.waiting.remove(cell)
@@ -152,7 +149,7 @@ class _SharedCells(SweepCells):
         return has_ended
 
     def _done_frac(self, cell: PlannedCell) -> float:
-        """Return the fraction of a cell that another process has done, in [0, 1]."""
+        """Return the fraction of a cell that another process has completed, in [0, 1]."""
         try:
             row = read_last_row(self._record(cell).path / "steps.jsonl") or {}
         except DamagedRecordError:
@@ -163,10 +160,10 @@ class _SharedCells(SweepCells):
 
 
 def _free_of_the_dead(folder: Path) -> bool:
-    """Release the lease of a dead owner; return False if another process has taken the cell.
+    """Release the lease of a dead owner. Return False if another process has taken the cell.
 
-    Only this process, which has watched the lease, knows that the owner is dead: a worker process would have to watch
-    it again.
+    This process has watched the lease and knows that its owner is dead. Otherwise the worker that runs the cell would
+    have to watch the lease again.
     """
     try:
         with hold_lease(folder):
@@ -174,5 +171,5 @@ def _free_of_the_dead(folder: Path) -> bool:
     except LeaseTakenError:
         return False
     except OSError:
-        # The cell's job will report what is wrong with its folder.
+        # The cell's job will report the fault of its folder.
         return True

@@ -1,4 +1,4 @@
-"""The run of a sweep: shared stages first, then what is missing of its cells."""
+"""The run of a sweep: first the shared stages, then the missing work of its cells."""
 
 from __future__ import annotations
 
@@ -38,52 +38,50 @@ from harness.run.stages.load import what_may_be_refused
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One `bench run` of a plan."""
-
     plan: Plan
     home: Path
-    """Holds all sweeps, the mirror's database and the cache."""
+    """The folder with all sweeps, the mirror's database and the cache."""
     command: str
     workers: int
     open_executor: Callable[[int], Executor]
-    """Opens an executor with so many slots. Called only if there is anything to do."""
+    """Returns an executor with this number of slots. Called only if there is anything to do."""
     retry_invalid: bool = False
-    """Also start cells that could not be measured."""
+    """Whether to start invalid cells again, i.e. cells that could not be measured."""
     fail_fast: bool = False
-    """Stop at the first cell that fails."""
     retry_failed: bool = False
-    """Start a cell that fails once more before it counts as failed."""
+    """Whether to start a failed cell once more before it counts as failed."""
 
     @property
     def folder(self) -> Path:
         return self.plan.folder(self.home)
 
     def records(self) -> list[CellRecord]:
-        """Return the cells of the plan, whether they have started or not."""
+        """Return the cells of the plan, including those that have not started."""
         return self.plan.records(self.home)
 
     def missing(self) -> list[PlannedCell]:
-        """Return the cells that this run would start, seed by seed so that pairs are complete early.
+        """Return the cells that this run would start, ordered by seed so that pairs of arms are complete early.
 
-        An invalid cell is started again only on request: what could not be measured once needs a look first.
+        An invalid cell is started again only on request, because the user should first find out why it could not be
+        measured.
         """
         return [cell for cell, _ in self._missing_among(self.records())]
 
     def _missing_among(self, records: Sequence[CellRecord]) -> list[tuple[PlannedCell, CellRecord]]:
-        """Return `missing` among these records of the plan's cells, each cell with its record."""
+        """Return `missing`, for given records of the plan's cells. Each cell comes with its record."""
         ended = {"done"} if self.retry_invalid else {"done", "invalid"}
         found = zip(self.plan.cells, records, strict=True)
         return sorted((one for one in found if one[1].state not in ended), key=lambda one: one[0].seed)
 
     def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> list[CellRecord]:
-        """Do everything that is missing; return the plan's cells in their final state.
+        """Do everything that is missing, and return the plan's cells in their final state.
 
-        while_running: is called once, when the records exist. Raises GateError and RefusedError before any cell
-        started, and StoppedError when the disk is full. A cell that fails does not stop the others, unless `fail_fast`
-        is set: its state says so.
+        while_running: called once, when the records exist.
+        Raises GateError and RefusedError before any cell starts, and StoppedError if the disk is full. A failed cell
+        does not stop the others unless `fail_fast` is set; its state shows the failure.
         """
         self.plan.require_answerable()
-        # Killed runs leave temporary files.
+        # Killed runs may have left temporary files.
         for place in (self.folder, self.home / "cache", *(self.home / "cache").glob("*/")):
             sweep_temporary(place)
         records = [record.as_it_stands for record in self.records()]
@@ -99,7 +97,7 @@ class SweepRun:
         with ExitStack() as opened:
             executor = None
             if missing or self._stages_for_report():
-                # Opened early, so that its workers import while the checks below run.
+                # The executor is opened early, so that its workers import modules while the checks below run.
                 slots = min(self.workers, max(1, len(missing)))
                 executor = opened.enter_context(closing(self.open_executor(slots), observer))
             while_running()
@@ -120,7 +118,7 @@ class SweepRun:
         return records
 
     def _require_to_be_asked(self) -> None:
-        """Raise RefusedError if the question must not be written into its folder now."""
+        """Raise RefusedError if the question must not be written to its folder now."""
 
     def _work(
         self,
@@ -130,7 +128,7 @@ class SweepRun:
         missing: Sequence[PlannedCell],
         observer: Observer,
     ) -> None:
-        """Run stages and cells. specs, to_load: as `specs` and `besides` of `do_stages`."""
+        """Run the stages and the cells. specs, to_load: as `specs` and `besides` of `do_stages`."""
         do_stages(executor, specs, self.home, observer, [*to_load, *self._stages_for_report()])
         run_jobs(executor, SweepCells(self, [*missing], observer))
 
@@ -141,7 +139,7 @@ class SweepRun:
         return [f"{cells} trained already and only evaluated: samples of the same conditions are taken over."]
 
     def _superseded(self, missing: Sequence[PlannedCell]) -> list[str]:
-        """Return a remark on finished cells that have the settings of a missing cell, but not its hash."""
+        """Return a remark if finished cells have the settings of a missing cell but another hash."""
         if not missing:
             return []
         finished: dict[tuple[str, int], CellRecord] = {}
@@ -162,9 +160,9 @@ class SweepRun:
         ]
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
-        """Return the missing stages that the report needs for each arm's start.
+        """Return the missing stages that the report needs for each arm's starting weights.
 
-        They are its evaluation, and results of stages that are shown in reports, such as best-of-n.
+        These are their evaluation, and stages whose results reports show, such as best-of-n.
         """
         if self.plan.request.checkpoint is not None:
             return []
@@ -172,7 +170,7 @@ class SweepRun:
         wanted: dict[Path, tuple[RunSpec, Stage]] = {}
         for spec in self.plan.arms.values():
             wanted.setdefault(result_path(base, spec, self.home), (spec, base))
-        # By path, so that arms with the same start share one job.
+        # The stages are keyed by path, so that arms with the same start share one job.
         for stage, paths in results_in_report(self.plan.arms, self.home).items():
             wanted |= {path: (self.plan.arms[arm], find_stage(stage)) for arm, path in paths.items()}
         return [one for path, one in wanted.items() if not path.exists()]
@@ -187,15 +185,13 @@ def _spec(cell: CellRecord) -> dict[str, object] | None:
 
 @dataclass
 class SweepCells:
-    """The cells of a sweep as work."""
-
     run: SweepRun
     waiting: list[PlannedCell]
     observer: Observer
     started: dict[str, PlannedCell] = field(default_factory=dict)
-    """The cells that were started, by the path of their jobs."""
+    """The cells that were started, by the paths of their jobs."""
     retried: set[str] = field(default_factory=set)
-    """The paths of the jobs that were started again."""
+    """The paths of the jobs that were started a second time."""
 
     def next(self) -> Job | None:
         return self._start(self.waiting[0]) if self.waiting else None
@@ -244,7 +240,7 @@ class SweepCells:
             raise StoppedError("run.cell_failed_fast", cell=name, state=state, reason=ended.reason)
 
     def _put_off_cells_with_judges(self) -> None:
-        """Put off all cells that ask a judge, because each would wait for the absent judge.
+        """Put off all cells that ask a judge, because each would wait for the unreachable judge.
 
         The next run starts them.
         """
@@ -262,13 +258,14 @@ def do_stages(
     observer: Observer,
     besides: Sequence[tuple[RunSpec, Stage]] = (),
 ) -> None:
-    """Do everything that cells share: load the model as a test, then make each stage once its inputs exist.
+    """Do the work that cells share: load the models as a test, then make each stage after its inputs.
 
-    specs: of one cell of each arm that is to be trained. besides: stages, each for a spec, that other cells or the
-    report need. Raises RefusedError and StoppedError.
+    specs: the spec of one cell of each arm that is to be trained.
+    besides: further stages, each with a spec, that other cells or the report need.
+    Raises RefusedError and StoppedError.
     """
     evaluated = [spec for spec, _ in besides]
-    # Reversed, so that the first of specs that are alike is kept.
+    # The order is reversed twice, so that the first of several equal specs is kept.
     distinct_loads = {what_may_be_refused(spec): spec for spec in reversed([*specs, *evaluated])}
     loads = [_job(find_stage("load").name, home, home, spec) for spec in reversed(distinct_loads.values())]
     run_jobs(executor, StageJobs(loads, home, observer))
@@ -281,21 +278,21 @@ def do_stages(
 
 
 def make_missing(executor: Executor, wanted: Sequence[tuple[RunSpec, Stage]], home: Path, observer: Observer) -> None:
-    """Make stages whose results are missing, after what they read. Raises RefusedError and StoppedError.
+    """Make the stages whose results are missing, each after the stages that it reads.
 
-    wanted: as in `missing_stage_jobs`.
+    wanted: as in `missing_stage_jobs`. Raises RefusedError and StoppedError.
     """
-    # Each round makes the stages whose inputs exist by then.
+    # Each pass makes the stages whose inputs exist by then.
     while jobs := missing_stage_jobs(wanted, home):
         run_jobs(executor, StageJobs(jobs, home, observer))
 
 
 def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Stage]], home: Path) -> list[Job]:
-    """Return a job for each missing stage, among these and those that they read, that can be made now.
+    """Return a job for each stage that is missing and can be made now, among these stages and those that they read.
 
-    wanted: stages, each for the spec of a cell.
+    wanted: stages, each with the spec of a cell.
     """
-    # By path, so that specs that share a result share one job.
+    # The stages are keyed by path, so that specs that share a result share one job.
     every = {
         result_path(stage, spec, home): (stage, spec)
         for spec, last in wanted
@@ -311,7 +308,7 @@ def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Stage]], home: Path) -> l
 
 def cell_job(record: CellRecord, spec: RunSpec, home: Path) -> Job:
     inputs = [*inputs_of_cell(spec, home).values(), record.path.parents[1] / REGISTERED]
-    # The epoch that the job expects tells a later check whether another process has run the cell since.
+    # By this epoch, a later check can tell whether another process has run the cell since.
     return replace(_job(CELL, record.path, home, spec, inputs), epoch=epoch_of(record.path))
 
 

@@ -1,4 +1,4 @@
-"""The time of a step, measured by training one in a temporary folder."""
+"""The duration of a step, measured by training a cell for two steps in a temporary folder."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from harness.run.loop import Observer, StageJobs, closing, run_jobs
 from harness.run.sweep import cell_job, do_stages
 
 STEPS = 2
-"""The first step is slower: memory is fresh, and kernels are chosen or recorded."""
+"""The first step is slower than later ones: memory is allocated, and kernels are chosen or recorded."""
 
 
 def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Executor], observer: Observer) -> Pace:
-    """Measure the pace of a cell of this spec.
+    """Measure the pace of a cell with this spec.
 
-    It trains STEPS steps, of which the last counts, and evaluates about as many samples as a step draws. The cell is
-    not recorded. Stages use the home's cache if there is one; otherwise their results are thrown away.
-
-    open_executor: opens one with a single slot for a home. Raises RefusedError if the cell does not end well, and
-    EvalError for problems that cannot be loaded.
+    The measured cell trains STEPS steps, of which the last counts, and evaluates about as many samples as a step takes.
+    It is not recorded. Stages use the home's cache if there is one, otherwise their results are discarded.
+    open_executor: returns an executor with a single slot for a home.
+    Raises RefusedError if the cell fails, and EvalError if problems cannot be loaded.
     """
     problems = len(list(islice(get_task(spec.eval.tasks[0]).split("test").load(), spec.eval.problems)))
     short = _shortened(spec, problems)
     with tempfile.TemporaryDirectory(prefix="bench-timed-") as folder:
         aside = Path(folder)
         if (home / "cache").is_dir():
-            # Stages write through the link, so their results stay in the home's cache for the real run.
+            # Stages write through the link, so the real run finds their results in the home's cache.
             (aside / "cache").symlink_to((home / "cache").resolve())
         record = CellRecord.at(aside / "timed" / "cells" / cell_directory_name("timed", spec.seed, "0" * 10))
         record.path.mkdir(parents=True)
@@ -50,7 +49,7 @@ def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Execut
         if pace is None or len(timing) < STEPS:
             raise RefusedError("run.timed_cell_diverged", steps=STEPS)
         last_s = timing[STEPS - 1]["total_s"]
-    # The learning-rate schedule and the budget of the shortened spec are not those of the cell.
+    # The learning-rate schedule and the budget of the shortened spec differ from those of the cell.
     return replace(pace, spec=spec.model_copy(update={"eval": short.eval}), step_s=last_s, problems=problems)
 
 
@@ -58,7 +57,7 @@ def _shortened(spec: RunSpec, problems: int) -> RunSpec:
     drawn = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
     document = spec.model_dump(mode="json")
     document["train"] |= {"steps": STEPS, "warmup_steps": 0}
-    # About as many samples as a step draws.
+    # Evaluate about as many samples as a step takes.
     document["eval"] |= {"every": 0, "problems": min(problems, max(1, drawn // spec.eval.samples))}
     # A token budget could end the run before its second step.
     document["budget"] = {"tokens": None}
@@ -66,7 +65,7 @@ def _shortened(spec: RunSpec, problems: int) -> RunSpec:
 
 
 class _OneCell(StageJobs):
-    """A single cell as work, which must end well."""
+    """A single cell as a source of jobs. The run fails if the cell does."""
 
     def progress(self, job: Job, event: Event) -> bool:
         if remark := event.get("remark"):

@@ -4,9 +4,9 @@ It is started as `python -m harness.run.worker HOME`. It reads jobs from stdin, 
 events as JSON lines to its original stdout. Everything that libraries print goes to stderr. Every few seconds it sends
 a heartbeat, with `still_s` and `at` (see `_watch`).
 
-SIGTERM ends the worker: a running cell writes a checkpoint of its last step, if it can within `STOP_WITHIN_S`. The same
-happens when stdin closes, because then the parent is gone. `null` in place of a job stops the running job in the same
-way, and the worker waits for the next one.
+SIGTERM ends the worker. If a cell is running, it first writes a checkpoint of its last step, if it can do so within
+`STOP_WITHIN_S`. The same happens when stdin closes, because then the parent has ended. The line `null` instead of a
+job stops the running job in the same way, and the worker waits for the next job.
 
 For a cell of several processes (`train.processes`), this worker starts further workers, with torchrun's variables in
 their environment: see `harness.processes`.
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from harness.run.stages import Stage, StageContext
 
 Tell = Callable[[Event], None]
-# Also takes the event of a job's end, which is no `Event`.
+# It also accepts the event of a job's end, which is not an `Event`.
 Write = Callable[[Mapping[str, object]], None]
 UPDATE_WITHIN_S = 6.0
-"""How long an update may go on after the worker was asked to stop."""
+"""How long an update may continue after the worker was asked to stop."""
 END_WITHIN_S = 1.0
-"""How long the processes of a cell may take to end after they are killed."""
+"""How long a cell's processes may take to end after they are killed."""
 LOOK_EVERY_S, BEAT_S, SILENT_AFTER_S = 1.0, 5.0, 9.0
 _OUR_FOLDERS = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in OUR_PACKAGES)
 _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -66,10 +66,11 @@ _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, Permiss
 def run_job(
     job: Job, home: Path, start: StartingPoint, tell: Tell, stopping: Stopping | None = None
 ) -> tuple[JobState, str | None]:
-    """Run a job; return how it ended and why.
+    """Run a job. Return how it ended and the reason.
 
-    tell: receives the event of a `harness.executors.base.Progress`. stopping: how a cell is asked to stop; see
-    `harness.run.cell.CellRun`. Raises Interrupted. Unexpected exceptions, our own bugs, pass through.
+    tell: called with the event of a `harness.executors.base.Progress`.
+    stopping: how others ask a cell to stop; see `harness.run.cell.CellRun`.
+    Raises Interrupted. Unexpected exceptions, which are bugs in bench, are not caught.
     """
     from harness.sampling.services import services_in
 
@@ -89,7 +90,7 @@ def _run_job(
 
     path = home / job.path
     try:
-        # This worker only starts and follows the others; it neither loads the model nor takes the lease.
+        # This worker only starts and follows the other processes. It neither loads the model nor takes the lease.
         if job.kind == CELL and _needs_processes(job, home):
             return run_in_processes(job, home, tell)
         if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
@@ -97,7 +98,7 @@ def _run_job(
         elif job.kind == CELL:
             run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping, job.id)
         else:
-            # Code is checked before and after: it may change while the stage runs.
+            # Code is checked before and after, because it may change while the stage runs.
             require_code(job)
             stage = find_stage(job.kind)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,28 +127,28 @@ def _run_job(
 
 
 def _needs_processes(job: Job, home: Path) -> bool:
-    """Return whether a cell must be trained by several processes and this process is not one of them."""
+    """Return whether the job needs several processes to train a cell, and this process is not yet one of them."""
     several = job.spec.train.processes > 1 and not job.spec.checkpoint
     return several and not _is_one_of_several() and CellRecord.at(home / job.path).lacks == "training"
 
 
 def _is_one_of_several() -> bool:
-    """Return whether this worker is one of the processes that train a cell together."""
+    """Return whether this worker is one of several processes that train a cell together."""
     return "RANK" in os.environ
 
 
 def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
-    """Run a cell in several worker processes.
+    """Run a cell in several worker processes. Return how it ended and the reason.
 
-    It ends as rank 0 does, or as the first other rank that fails. Then all are stopped.
+    It ends when rank 0 ends or another rank fails. Then all processes are stopped.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    # This process keeps the port of the rendezvous open while the others need it.
+    # The other processes meet at this port, so this process keeps it open.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     slots = slots_of_processes(job.spec.train.device, job.spec.train.processes, store.port)
     pool = LocalPool(slots, home, "harness.run.worker", end_with_us=True)
-    # Copies, so that `is` tells the job of rank 0 from the others.
+    # The jobs are copies, so that `is` distinguishes the job of rank 0.
     jobs = [replace(job) for _ in slots]
     first = jobs[0]
     _Now.is_watched_elsewhere = True
@@ -157,7 +158,7 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
         try:
             ended = _first_to_end(pool, first, tell)
         except Interrupted:
-            # They must live until rank 0 has written its checkpoint.
+            # The other processes must live until rank 0 has written its checkpoint.
             for one in jobs:
                 pool.cancel(one)
             with suppress(TimeoutError):
@@ -165,7 +166,7 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
             raise
     finally:
         for one in jobs:
-            # The others only wait for rank 0, and have nothing to save.
+            # The other processes only wait for rank 0 and have nothing to save.
             pool.kill(one)
         pool.close()
         _Now.is_watched_elsewhere = False
@@ -175,9 +176,9 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
 
 
 def _first_to_end(pool: LocalPool, first: Job, tell: Tell, within_s: float = math.inf) -> Ended:
-    """Return the end of rank 0's job, or of another job that fails before.
+    """Return the end of rank 0's job, or of another job that fails before it.
 
-    Raises TimeoutError if there is none in time.
+    Raises TimeoutError if neither happens in time.
     """
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
@@ -202,7 +203,7 @@ def _make(stage: Stage, path: Path, context: StageContext) -> None:
     def wait(owner: str) -> None:
         replace(context, phase=f"waiting for {owner}: {stage.phase}").tell_progress(0, 0)
 
-    # If the lease is lost while the result is made, try again: by then another process may have made it.
+    # If the lease is lost while the result is being made, try again: another process may have made it by then.
     while not path.exists():
         with suppress(LeaseLostError), hold_in_turn(lease_folder(path), wait) as lease:
 
@@ -217,14 +218,15 @@ def _make(stage: Stage, path: Path, context: StageContext) -> None:
 
 
 def require_code(job: Job) -> None:
-    """Raise CodeChangedError unless the job's inputs are those of the plan and the code on disk is unchanged.
+    """Raise CodeChangedError unless the job's code, data and model are still those of the plan.
 
-    Inputs are the user's code, prompt templates, data and model: a result is filed under the hash of what made it.
+    The check covers the user's code, prompt templates, data and model, because a result is filed under the hash of
+    these.
     """
     modules = user_code(job.spec)
     runs = code_digests(job.spec)
     files = {name: path for module in modules for name, path in module.files.items()} | own_templates(job.spec)
-    # A judge's file decides about rewards, as a prompt template decides about prompts.
+    # A judge's file determines rewards, as a prompt template determines prompts.
     files |= {judge.name: plugins.user_file(judge.name) for judge in job.spec.judges}
     changed: list[Path | str] = [path for name, path in files.items() if runs[name] != job.code.get(name)]
     changed += [name for name, now in data_digests(job.spec).items() if job.code.get(name, now) != now]
@@ -236,33 +238,33 @@ def require_code(job: Job) -> None:
 class _Now:
     """The current job, for signal handlers and `_watch`.
 
-    It has no lock, because interrupted code might hold it.
+    It has no lock, because the interrupted code might hold the lock.
     """
 
     stopping: Stopping | None = None
-    """Stops the running job on request; None without a job."""
+    """Stops the running job on request; None if no job is running."""
     cell: CellRecord | None = None
-    """The running cell, which has a log."""
+    """The running cell, whose log is written to; None if no cell is running."""
     is_watched_elsewhere = False
-    """Whether other processes run the job, whose heartbeats are passed on."""
+    """Whether other processes run the job. If so, their heartbeats are passed on."""
 
 
 def main() -> None:
     home = Path(sys.argv[1])
-    # Events get a copy of stdout. Then descriptor 1 becomes stderr, so that nothing a library prints, even from C,
-    # breaks the protocol.
+    # Events are written to a copy of stdout. Descriptor 1 then becomes stderr, so that anything a library prints, even
+    # from C, does not break the protocol.
     events, lock = os.dup(sys.stdout.fileno()), threading.Lock()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     redact_output()
-    # Ctrl-C in a terminal reaches the whole process group; the parent decides what happens to the workers.
+    # Ctrl-C in a terminal reaches the whole process group. The parent decides what happens to the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A scheduler may send SIGTERM to all processes of a cell; only rank 0 acts on it, and the others follow it.
+    # A scheduler may send SIGTERM to all processes of a cell. Only rank 0 acts on it, and the others follow rank 0.
     signal.signal(signal.SIGTERM, _stop if int(os.environ.get("RANK", 0)) == 0 else signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, _cancel)
 
     def tell(event: Mapping[str, object]) -> None:
         line = memoryview((json_text(event) + "\n").encode())
-        # A broken pipe is ignored here: the end of stdin shows that the parent is gone.
+        # A broken pipe is ignored here, because the end of stdin shows that the parent has ended.
         with lock, suppress(BrokenPipeError):
             while line:
                 line = line[os.write(events, line) :]
@@ -272,13 +274,13 @@ def main() -> None:
     threading.Thread(target=_watch, args=(threading.get_ident(), tell), daemon=True).start()
     with suppress(Interrupted):
         _work(jobs, home, tell)
-    # Not sys.exit, which would wait for library threads that may still run.
+    # sys.exit is not used, because it would wait for library threads that may still run.
     os._exit(0)
 
 
 def _work(jobs: queue.SimpleQueue[str | None], home: Path, tell: Write) -> None:
-    # Import everything slow now, perhaps before there is a job. Imported objects live for good, so the garbage
-    # collector need not search them, which would take a fifth of the time.
+    # Import everything slow now, before there is a job. Imported objects live until the end, so the garbage collector
+    # need not search them, which would take a fifth of the time.
     gc.disable()
     import harness.run.cell_job  # noqa: F401
     from harness.models.start import StartingPoint
@@ -305,7 +307,7 @@ def _do(line: str, home: Path, start: StartingPoint, tell: Tell, stopping: Stopp
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
         job = Job.from_json(document).in_slot()
     except RefusedError as error:
-        # A plug-in that existed when the job was planned is gone.
+        # A plug-in that existed when the job was planned no longer exists.
         return "invalid", str(error)
     _Now.cell = CellRecord.at(home / job.path) if job.kind == CELL else None
     return run_job(job, home, start, tell, stopping)
@@ -314,7 +316,7 @@ def _do(line: str, home: Path, start: StartingPoint, tell: Tell, stopping: Stopp
 class _Telling:
     """Reports a job's progress, and its wait for a judge.
 
-    The wait is shown as the phase of the last progress. It is reported once as a remark too, for logs.
+    The wait is shown as the phase of the last progress. It is also reported once as a remark, for logs.
     """
 
     def __init__(self, job: Job, tell: Tell) -> None:
@@ -337,7 +339,7 @@ class _Telling:
 def _read_jobs(jobs: queue.SimpleQueue[str | None]) -> None:
     for line in sys.stdin:
         if line.strip() == CANCEL:
-            # Signals are handled in the main thread, where the job runs.
+            # The signal is handled in the main thread, where the job runs.
             os.kill(os.getpid(), signal.SIGUSR1)
         else:
             jobs.put(line)
@@ -345,17 +347,17 @@ def _read_jobs(jobs: queue.SimpleQueue[str | None]) -> None:
         # The parent, which should have ended this process, was killed.
         os.kill(os.getpid(), signal.SIGKILL)
     jobs.put(None)
-    # Reached when stdin closes: ask the main thread to stop, and end the process if it does not.
+    # stdin has closed. Ask the main thread to stop, and end the process if it does not.
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(STOP_WITHIN_S)
-    # The process hangs, and no parent is left to kill it.
+    # The process hangs, and its parent can no longer kill it.
     os._exit(1)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
     """End the worker on SIGTERM.
 
-    An update that takes too long for a checkpoint within `STOP_WITHIN_S` is abandoned.
+    If an update takes too long for a checkpoint within `STOP_WITHIN_S`, the update is abandoned.
     """
     if _Now.stopping is None:
         raise Interrupted
@@ -370,17 +372,17 @@ def _insist(signum: int, frame: FrameType | None) -> None:
 
 
 def _cancel(signum: int, frame: FrameType | None) -> None:
-    # If it is None, the job ended before the signal arrived.
+    # If `stopping` is None, the job ended before the signal arrived.
     if _Now.stopping is not None:
         _Now.stopping.ask(for_good=False)
 
 
 def _watch(main_thread: int, tell: Write) -> None:
-    """Send heartbeats: for how long the main thread has made no progress, and where it is.
+    """Send heartbeats that say for how long the main thread has made no progress, and where it is.
 
-    After `NAMED_AFTER_S` without progress, write the stack to the cell's log. The thread makes no progress while every
-    function of its stack is found at the same instruction. Below the outermost function of the user's code nothing is
-    compared, because code that waits for a server may look busy. A call of that function counts as one step.
+    After `NAMED_AFTER_S` without progress, the stack is written to the cell's log. No progress means that every
+    function on the stack is still at the same instruction. Frames inside the outermost function of the user's code are
+    not compared, because code that waits for a server may look busy. One call of that function counts as one step.
     """
     place, still_s, told_s, is_logged = None, 0.0, 0.0, False
     looked_s = time.monotonic()
@@ -391,7 +393,7 @@ def _watch(main_thread: int, tell: Write) -> None:
             time.sleep(LOOK_EVERY_S)
             continue
         now_s, cell = time.monotonic(), _Now.cell
-        # This process may have been suspended for hours.
+        # The time is capped, because this process may have been suspended for hours.
         still_s, looked_s = still_s + min(now_s - looked_s, COUNTED_AT_ONCE_S), now_s
         now, at = _whereabouts(sys._current_frames()[main_thread])
         if now != place:
@@ -403,16 +405,16 @@ def _watch(main_thread: int, tell: Write) -> None:
         if now_s - told_s >= BEAT_S:
             told_s = now_s
             tell({"event": "progress", "still_s": still_s, "at": at})
-            # If native code holds the GIL, this thread cannot run either: then the stack goes to stderr.
+            # If native code holds the GIL, this thread cannot run either. The stack then goes to stderr.
             faulthandler.dump_traceback_later(SILENT_AFTER_S)
         time.sleep(LOOK_EVERY_S)
 
 
 def _whereabouts(frame: FrameType) -> tuple[list[object], str]:
-    """Return a thread's position, for comparison and in words.
+    """Return a thread's position, in a form to compare and in words.
 
-    Frames are not kept, since they would keep tensors alive. The exception is the frame of the user's function: while
-    it exists, no later call can be mistaken for it.
+    Frames are not kept, because they would keep tensors alive. The frame of the user's function is the exception: as
+    long as it exists, no later call can be mistaken for it.
     """
     stack, users = [frame], plugins.files_in_use()
     while (caller := stack[-1].f_back) is not None:
@@ -421,7 +423,7 @@ def _whereabouts(frame: FrameType) -> tuple[list[object], str]:
     for one in reversed(stack):
         if one.f_code.co_filename in users:
             return [*marks, one], _in_words(one)
-        # f_lasti is the instruction that a function is at, so any step forward changes a mark.
+        # f_lasti is the instruction at which a function is, so any progress changes a mark.
         marks.append((id(one.f_code), one.f_lasti))
     ours = (one for one in stack if one.f_code.co_filename.startswith(_OUR_FOLDERS))
     return marks, _in_words(next(ours, frame))

@@ -1,1 +1,1 @@
-"""Search: Optuna proposes settings, cells measure them."""
+"""Search: Optuna proposes settings, and cells measure them."""

@@ -1,7 +1,7 @@
-"""From search to claim: the best setting against the default, with fresh seeds.
+"""From a search to a claim: the best setting is compared with the default on fresh seeds.
 
-The winner of many trials is biased upwards: it was picked for its score, luck included. Fresh seeds bring fresh
-training and fresh evaluation samples, and nothing is chosen among them.
+The winner of many trials is biased upwards, because it was selected by its score, including luck. Fresh seeds give new
+training runs and new evaluation samples, in which nothing is selected.
 
 Pruned trials can also be trained to the end here, to see what the pruner missed, or to keep the weights.
 """
@@ -26,18 +26,18 @@ _SCORED = ("complete", "pruned")
 
 @dataclass(frozen=True)
 class Winner:
-    """The trial that is confirmed, with its values and score, from study.json."""
+    """The trial to confirm, with its values and score from study.json."""
 
     number: int
     params: dict[str, object]
     n_trials: int
-    """The number of settings that it was picked from. Pruned ones count: they were passed over for their score too."""
+    """The number of settings from which it was selected. Pruned ones count, because their scores were compared too."""
     score: float
     default_score: float | None
 
     @classmethod
     def of(cls, study: StudyRecord) -> Winner:
-        """Find the winner of a study. Raises RefusedError if no trial is complete, or the best one is the default."""
+        """Return the winner of a study. Raises RefusedError if no trial is complete or the default is the best."""
         best = study.best_trial
         if best is None or best.values is None:
             raise RefusedError("search.no_complete_trial", sweep=study.sweep)
@@ -55,7 +55,7 @@ class Winner:
 
 
 def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int) -> Plan:
-    """Plan the best setting and the default as two arms, with so many seeds that no trial had."""
+    """Return a plan with the best setting and the default as two arms, on `seeds` seeds that no trial used."""
     first = max(plan.seeds) + 1
     sweep = SweepFile.model_validate(
         {
@@ -85,7 +85,8 @@ def confirmation(
 ) -> ConfirmationRecord:
     """Return the entry for study.json: the comparison, and how much of the winner's score was luck.
 
-    contrast, means_pp: the contrast of the confirming sweep, and its mean score by arm.
+    contrast: the contrast in the confirming sweep.
+    means_pp: the mean score of each arm in that sweep.
     """
     confirmed = means_pp.get(BEST)
     return ConfirmationRecord(
@@ -104,9 +105,9 @@ def confirmation(
 
 
 def finish_plan(study: SearchStudy, numbers: Sequence[int]) -> Plan:
-    """Plan these trials' cells, which continue from their checkpoints.
+    """Return a plan of these trials' cells, which continue from their checkpoints.
 
-    Raises RefusedError for trials that were not pruned.
+    Raises RefusedError for a trial that was not pruned.
     """
     trials = {trial.number: trial for trial in study.trials()}
     pruned = [number for number, trial in trials.items() if STATES[trial.state.name] == "pruned"]

@@ -1,4 +1,4 @@
-"""Samplers, pruners and storages by name. Optuna is imported here, when a search starts."""
+"""Samplers, pruners and storages by name. Optuna is imported in these functions, when a search starts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 JOURNAL = "study.journal"
 SETTLED_AFTER_S = 1.0
-"""What several workers wrote into a database at one moment can be read by all of them after this time."""
+"""Rows that several workers write to a database at the same moment can be read by all of them after this time."""
 _OPENING_TRIES = 5
-"""How often a database is opened whose tables another worker is making."""
+"""How often opening is tried again if another worker is creating the database's tables."""
 _MADE_MEANWHILE = re.compile("already exists|UNIQUE|unique|duplicate")
-"""What databases say of a table that exists already."""
+"""Matches what databases report if a table exists already."""
 _PLAIN = ("int", "float", "bool", "str")
-"""Types of options that a file can hold."""
+"""The types of options that a file can contain."""
 _LEAST = {"n_startup_trials": 0, "n_ei_candidates": 1}
-"""Lower bounds of the options that Optuna does not check, or checks only in mid-search, when it samples."""
+"""Lower bounds of options that Optuna does not check, or checks only when it samples."""
 _LEAVING = ("consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "warn_independent_sampling")
-"""TPE's options that Optuna warns of at each use: its version 6 removes them."""
+"""TPE's options that Optuna warns about at each use, because version 6 removes them."""
 _SAMPLERS = {
     "tpe": "TPESampler",
     "gp": "GPSampler",
@@ -49,23 +49,23 @@ _PRUNERS = {
 
 
 def make_sampler(sampler: SearchSampler, trial: int) -> optuna.samplers.BaseSampler:
-    """Return the sampler for one trial's values. Raises RefusedError for unknown options.
+    """Return the sampler for the values of one trial. Raises RefusedError for unknown options.
 
-    Its seed is made of that of the search and the trial's number, so an interrupted search samples what an unbroken one
-    would have. Only a kill during the sampling itself moves qmc on by a point, and gp by what it had noted of the
-    trial.
+    Its seed depends only on the search's seed and the trial's number, so an interrupted search samples the same values
+    as an uninterrupted one. There are two exceptions after a kill during sampling: qmc skips a point, and gp sees what
+    it had stored for the trial.
     """
     import optuna
 
-    # The points of a quasi-random sequence belong together, so they have one seed.
+    # The points of a quasi-random sequence belong together, so they share one seed.
     seed = sampler.seed if sampler.type == "qmc" else (1_000_003 * sampler.seed + trial) % 2**31
     kind: Callable[..., optuna.samplers.BaseSampler] = getattr(optuna.samplers, _SAMPLERS[sampler.type])
     ours: dict[str, object] = {"seed": seed}
-    # Conditional knobs are sampled independently by design, which needs no warning each time.
+    # Conditional knobs are sampled independently on purpose, so no warning is needed each time.
     if sampler.type in ("gp", "qmc"):
         ours["warn_independent_sampling"] = False
     if sampler.type == "qmc":
-        # Conditional knobs are not part of the sequence; like those of other samplers, they get a seed for each trial.
+        # Conditional knobs are not part of the sequence. As in other samplers, they get a seed for each trial.
         alone = optuna.samplers.RandomSampler(seed=(1_000_003 * sampler.seed + trial) % 2**31)
         ours["independent_sampler"] = alone
     return _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
@@ -80,11 +80,11 @@ def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:
 
 
 def _made(what: str, kind: Callable[..., Made], options: Mapping[str, object], ours: Mapping[str, object]) -> Made:
-    """Return an object of this class with the user's options and ours.
+    """Return an object of this class, created with the user's options and bench's own.
 
-    Raises RefusedError for options that do not fit.
+    Raises RefusedError for options that the class does not accept.
     """
-    # An option is known if its annotation in Optuna's own signature names a type that a file can hold.
+    # An option is known if its annotation in Optuna's signature names a type that a file can contain.
     known = {
         name: types
         for name, parameter in inspect.signature(kind).parameters.items()
@@ -112,7 +112,7 @@ def _made(what: str, kind: Callable[..., Made], options: Mapping[str, object], o
 
 
 def _plain_types(annotation: object) -> list[str]:
-    """Return which of the types that a file can hold an option takes, from its annotation: a type, or its text."""
+    """Return the types that an option accepts and a file can contain. annotation: a type, or its text."""
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation).strip("'")
     return [name for name in _PLAIN if name in text.split(" | ")]
 
@@ -120,7 +120,7 @@ def _plain_types(annotation: object) -> list[str]:
 def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
     """Open a journal in the search's folder, or the database of --storage.
 
-    Nobody else may open or write it meanwhile. Raises RefusedError if it cannot be opened.
+    No other process may open or write it at the same time. Raises RefusedError if it cannot be opened.
     """
     import optuna
     from optuna.storages import JournalStorage
@@ -146,7 +146,7 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
 
 @contextmanager
 def reporting_storage_errors(url: str | None) -> Iterator[None]:
-    """Turn failures of the storage in mid-search into a BenchError with the cause."""
+    """Turn failures of the storage during a search into a BenchError with the cause."""
     from optuna.exceptions import StorageInternalError
 
     try:
@@ -156,16 +156,17 @@ def reporting_storage_errors(url: str | None) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """Return what the driver said, without what Optuna and SQLAlchemy add."""
+    """Return the driver's message, without what Optuna and SQLAlchemy add."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).splitlines()[0]
 
 
 def _open_database(url: str) -> optuna.storages.RDBStorage:
-    """Open a database; its tables are made if it is new.
+    """Open a database. Its tables are created if it is new.
 
-    When several workers make them at once, all but one fail because a table exists already, and succeed a moment later.
+    If several workers create them at once, all but one fail because a table exists already. They succeed a moment
+    later.
     """
     import optuna
     from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
@@ -184,7 +185,7 @@ def _open_database(url: str) -> optuna.storages.RDBStorage:
 def _cut_torn_line(path: Path) -> None:
     """Remove a torn last line from the journal.
 
-    A kill or a full disk can leave the beginning of a line at the end, to which the next one would be appended.
+    A kill or a full disk can leave an incomplete line, to which the next line would be appended.
     """
     if not path.exists():
         return
@@ -196,21 +197,19 @@ def _cut_torn_line(path: Path) -> None:
 
 
 class _FileLock:
-    """A journal's lock. Unlike Optuna's own locks, which are files, it ends with its process, however that dies."""
+    """The lock of a journal. Unlike Optuna's own locks, which are files, it is released when its process dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(f".{path.name}.lock")
         self._handle: IO[str] | None = None
 
     def acquire(self) -> bool:
-        """Wait for the lock and take it."""
         handle = self._path.open("a", encoding="utf-8")
         fcntl.flock(handle, fcntl.LOCK_EX)
         self._handle = handle
         return True
 
     def release(self) -> None:
-        """Give the lock back, if it is held."""
         if self._handle is not None:
             self._handle.close()
             self._handle = None
@@ -218,7 +217,7 @@ class _FileLock:
 
 @contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """Silence Optuna's warnings about experimental parts, which the user chose by name."""
+    """Suppress Optuna's warnings about experimental parts, which the user has chosen by name."""
     import optuna
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What a search leaves on disk besides its cells: sweep.json with each trial's setting as an arm, and study.json."""
+"""The records of a search in addition to its cells: sweep.json, with each trial's setting as an arm, and study.json."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 STATES = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
-"""Optuna's name of a trial's state -> ours."""
+"""Maps Optuna's name of a trial's state to bench's."""
 
 
 def arm_name(number: int) -> str:
-    """Return the name of a trial's arm."""
     return f"trial_{number}"
 
 
 def write_study(
     study: SearchStudy, command: str, budget: Mapping[str, object], with_importances: bool = False
 ) -> dict[str, object]:
-    """Rewrite study.json and return it; its confirmation is kept. with_importances: takes a second."""
+    """Rewrite study.json and return it. An existing confirmation is kept. with_importances: takes a second."""
     path = study.folder / STUDY
     search = study.plan.search
     trials = study.trials()
@@ -68,7 +67,7 @@ def write_study(
         "front": front(study),
         "importances": shares,
         "importances_refused": refused,
-        # Another command writes the confirmation, and it must survive the rewriting.
+        # The confirmation is written by another command, and must be kept.
         "confirmation": earlier.get("confirmation"),
     }
     write_json(path, document)
@@ -76,12 +75,11 @@ def write_study(
 
 
 def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, object]:
-    """Return a trial's entry in study.json."""
     attributes = trial.user_attrs
     records = [CellRecord.at(study.folder / "cells" / name) for name in attributes.get("cells", [])]
     spent = spent_on(trial, study.folder)
     values = list(trial.values) if trial.state.name == "COMPLETE" else None
-    # `--finish` trained it to the end; Optuna is not told, because for it the trial has ended.
+    # `--finish` trained the trial to the end. Optuna is not told, because for Optuna the trial has ended.
     if trial.state.name == "PRUNED" and records and all(record.state == "done" for record in records):
         finished = final_values(records, study.plan.objectives)  # see `harness.search.confirm`
         values = None if isinstance(finished, str) else finished
@@ -103,7 +101,7 @@ def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, object]:
 
 
 def front(study: SearchStudy) -> list[int]:
-    """Return the number of the best complete trial, or those on the Pareto front; among equal settings the first."""
+    """Return the number of the best complete trial, or those on the Pareto front. Repeated settings count once."""
     if len(study.plan.objectives) == 1:
         best = best_number(study)
         return [] if best is None else [best]
@@ -111,9 +109,9 @@ def front(study: SearchStudy) -> list[int]:
 
 
 def best_number(study: SearchStudy) -> int | None:
-    """Return the complete trial with the best first objective, accuracy; None before there is one.
+    """Return the complete trial with the best first objective, or None if there is none.
 
-    Among equals it is the one with fewer tokens, if they are an objective, then the first.
+    Ties are broken by fewer tokens, if they are an objective, and then by the lower number.
     """
     complete = [trial for trial in study.trials() if trial.state.name == "COMPLETE"]
     return max(complete, key=_merit).number if complete else None
@@ -126,13 +124,12 @@ def _merit(trial: FrozenTrial) -> tuple[float, ...]:
 
 
 def write_confirmation(folder: Path, confirmation: ConfirmationRecord) -> None:
-    """Add the confirmation to study.json."""
     path = folder / STUDY
     write_json(path, earlier_document(path) | {"confirmation": asdict(confirmation)})
 
 
 def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, object]]:
-    """Return the distinct settings that have cells, by the name of the first trial with each."""
+    """Return the distinct settings that have cells, by the arm of the first trial with the setting."""
     return {
         arm_name(trial.number): dict(trial.params)
         for trial in trials
@@ -141,9 +138,9 @@ def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, object]]:
 
 
 def plan_of_trials(study: SearchStudy) -> Plan:
-    """Return a plan with the settings as arms, next to the default.
+    """Return a plan with the trials' settings and the default as arms.
 
-    The default has no cells unless a trial has its values.
+    The default has cells only if a trial has its values.
     """
     plan = study.plan.plan({DEFAULT: {}, **settings_of(study.trials())})
     return replace(plan, cells=[cell for cell in plan.cells if cell.arm != DEFAULT])

@@ -1,6 +1,6 @@
-"""The run of a search: trials are taken one after another, and their cells trained a seed at a time.
+"""The run of a search: trials are started one after another, and their cells are trained one seed at a time.
 
-Their results go to Optuna.
+The results are passed to Optuna.
 """
 
 from __future__ import annotations
@@ -41,25 +41,22 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 HEARTBEAT_S = 30.0
-"""The time between two heartbeats in the storage."""
 IDLE_TRIALS = 20
-"""So many trials in a row that used nothing of the budget end a search without a limit of trials."""
+"""A search without a limit on trials ends if this many trials in a row used nothing of the budget."""
 WAIT_S = 1.0
-"""The wait between two looks at a trial of the same setting, or a cell, that another worker is training."""
+"""The wait before checking again on a trial of the same setting, or a cell, that another worker is training."""
 
 
 @dataclass
 class SearchRun:
-    """One `bench tune`."""
-
     plan: SearchPlan
     home: Path
     command: str
     workers: int
     open_executor: Callable[[int], Executor]
-    """Returns an executor with so many slots; called if there is anything to do."""
+    """Returns an executor with this number of slots. Called only if there is anything to do."""
     trials: int | None
-    """At most so many trials in all, whoever ran them; None: no limit."""
+    """The most trials in all, whoever ran them; None for no limit."""
     storage_url: str | None = None
 
     def __post_init__(self) -> None:
@@ -69,15 +66,15 @@ class SearchRun:
 
     @property
     def folder(self) -> Path:
-        """The folder of the search's records."""
         return self.home / self.plan.sweep.name
 
     def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> dict[str, object]:
-        """Search until the budget is used up; return study.json.
+        """Search until the budget is used up. Return the content of study.json.
 
-        `while_running` is called once, when the records exist. Raises RefusedError before any trial started. Raises
-        StoppedError for what would stop every other trial too: a full disk, or a cell that was interrupted or whose
-        server is away. After Ctrl-C or a kill, the next run continues its trials.
+        while_running: called once, when the records exist.
+        Raises RefusedError before any trial starts. Raises StoppedError for anything that would stop every other trial
+        too: a full disk, or a cell that was interrupted or whose server is unreachable. After Ctrl-C or a kill, the
+        next run continues the trials.
         """
         base = self.plan.plan({"default": {}})
         if self.budget_is_left(0):
@@ -88,7 +85,8 @@ class SearchRun:
         trials = self.study.trials()
         observer.planned(self.trials, sum(trial.state.is_finished() for trial in trials))
         observer.used(self.used(trials))
-        # With the budget used up, only an abandoned trial is left to do; whether there is one may take a while to know.
+        # If the budget is used up, only an abandoned trial is left to do. It may take a while to find out whether there
+        # is one.
         while not self.budget_is_left(0) and not self.is_settled(observer):
             time.sleep(WAIT_S)
         if self.budget_is_left(0) or self.study.is_any_abandoned():
@@ -107,9 +105,9 @@ class SearchRun:
         return self.write(with_importances=True)
 
     def is_settled(self, observer: Observer) -> bool:
-        """Return whether it is known of each running trial whether its worker lives.
+        """Return whether it is known, for each running trial, if its worker is alive.
 
-        If not, the next heartbeat will tell, or `STALE_AFTER_S` without one. The user is told once.
+        If not, the worker's next heartbeat shows it, or `STALE_AFTER_S` without a heartbeat. The user is told once.
         """
         unknown = self.study.unknown()
         if unknown and not self._told_of_waiting:
@@ -123,16 +121,16 @@ class SearchRun:
 
     @contextmanager
     def _worker_lease(self) -> Iterator[None]:
-        """Hold a lease in the search's folder, which tells other workers whose trials are running."""
+        """Hold a lease in the search's folder, from which other workers know whose trials are running."""
         lease = self.folder / WORKERS / self._owner
         lease.mkdir(parents=True)
         with hold_lease(lease):
             yield
-        # Our lease is released by now, so our own folder goes too, unless a trial of ours is left.
+        # This worker's lease has been released by now, so its folder is removed too, unless it left a trial.
         self.study.forget_dead_workers()
 
     def budget_is_left(self, started: int) -> bool:
-        """Return whether another trial may start when so many have started, and not all of them have ended."""
+        """Return whether another trial may start after `started` have started, some of which may still run."""
         trials = self.study.trials()
         if self.trials is not None and max(started, sum(t.state.is_finished() for t in trials)) >= self.trials:
             return False
@@ -141,7 +139,7 @@ class SearchRun:
         return all(share < 1 for share in self.used(trials).values())
 
     def used(self, trials: Sequence[FrozenTrial]) -> dict[str, float]:
-        """Map the budget's bounds of tokens and hours, in words, to the share of each that is used."""
+        """Return the used share of the budget's limits on tokens and hours, by the limit in words."""
         budget = self.plan.search.budget
         spent = [spent_on(trial, self.folder) for trial in trials]
         used = {}
@@ -152,10 +150,10 @@ class SearchRun:
         return used
 
     def _is_used_up(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Return whether the search has run dry.
+        """Return whether the search makes no more progress.
 
-        That is so if the last trials used none of the budget, because their settings were tried before or cannot be
-        tried. A budget of only tokens or hours would then never be used up.
+        This is so if the last trials used nothing of the budget, because their settings were tried before or are
+        invalid. A budget of only tokens or hours would then never be used up.
         """
         last = [spent_on(trial, self.folder) for trial in trials if trial.state.is_finished()][-IDLE_TRIALS:]
         counts_hours = self.plan.search.budget.hours is not None
@@ -164,7 +162,7 @@ class SearchRun:
         )
 
     def write(self, with_importances: bool = False) -> dict[str, object]:
-        """Write sweep.json and study.json as things stand; return study.json."""
+        """Write the present state to sweep.json and study.json. Return the content of study.json."""
         budget = self.plan.search.budget.model_dump() | {"trials": self.trials}
         with self.study.turn():
             write_question(plan_of_trials(self.study), self.home, self.command)
@@ -173,34 +171,29 @@ class SearchRun:
 
 @dataclass(eq=False)
 class _ActiveTrial:
-    """A trial that this worker is training."""
-
     trial: Trial
     cells: list[PlannedCell]
-    """The cells to be trained; none if its values are `refused`."""
+    """The cells to train; empty if the values are `refused`."""
     same_as: int | None
-    """The earlier trial with the same values, whose result it takes."""
+    """The number of the earlier trial with the same values, whose result this trial takes; None if there is none."""
     refused: str | None = None
-    """Why its values do not go together."""
+    """The reason why its values contradict each other; None if they do not."""
     pruning: Pruning | None = None
     trained: int = 0
-    """How many of its cells are done."""
     job: Job | None = None
-    """The job that is running for it."""
     rests_until_s: float = 0.0
-    """By the monotonic clock."""
+    """The time, by the monotonic clock, until which the trial waits."""
 
     @property
     def name(self) -> str:
-        """The name of its arm."""
         return arm_name(self.trial.number)
 
 
 @dataclass
 class _Trials:
-    """The trials of a search as jobs.
+    """The trials of a search as a source of jobs.
 
-    As many trials are active as there are slots, and each has at most one running job.
+    As many trials are active as there are slots. Each has at most one running job.
     """
 
     run: SearchRun
@@ -212,7 +205,7 @@ class _Trials:
     _beaten_s: float = field(default_factory=time.monotonic)
 
     def next(self) -> Job | None:
-        """Return the next job; None if all active trials wait and no other can start."""
+        """Return the next job, or None if all active trials must wait and no other trial can start."""
         self._beat()
         while True:
             for active in [active for active in self._active if active.job is None]:
@@ -223,13 +216,13 @@ class _Trials:
                 return None
 
     def is_over(self) -> bool:
-        """Return whether no trial is left, neither active, nor to be started, nor abandoned by another worker."""
+        """Return whether no trial is left: none is active, none may start, and none was abandoned by another worker."""
         if not self._budget_is_used_up or self._active:
             return False
         return self.run.is_settled(self.observer) and not self.run.study.is_any_abandoned()
 
     def progress(self, job: Job, event: Event) -> bool:
-        """Take a report of a running job; return whether its trial is to be stopped."""
+        """Process a report of a running job. Return whether to stop its trial."""
         self._beat()
         if remark := event.pop("remark", None):
             self.observer.remark(remark)
@@ -242,7 +235,6 @@ class _Trials:
         return active.pruning.is_hopeless(self._record(active.cells[active.trained]))
 
     def ended(self, ended: Ended) -> None:
-        """Take the end of a job."""
         active = self._of(ended.job)
         active.job = None
         if ended.job.kind != CELL:
@@ -253,7 +245,7 @@ class _Trials:
             self._cell_ended(active, ended)
 
     def _take(self) -> bool:
-        """Start on a trial that a dead worker left, else on a new one; return whether there is one."""
+        """Start a trial that a dead worker left, or otherwise a new one. Return whether there was one."""
         study = self.run.study
         with study.turn():
             trial = study.take_over_dead(self.owner)
@@ -266,10 +258,10 @@ class _Trials:
         return True
 
     def _taken(self, trial: Trial) -> _ActiveTrial:
-        """Return a trial that is ours from now on, with its values sampled.
+        """Return a trial that now belongs to this worker, with its values sampled.
 
-        This happens in the turn in which it was found. So its values do not depend on who else samples, and of two
-        trials of one setting one knows of the other.
+        This happens in the same turn in which the trial was found. So its values do not depend on which other workers
+        sample, and one of two trials with the same setting knows of the other.
         """
         study = self.run.study
         values = study.draw(trial)
@@ -284,10 +276,10 @@ class _Trials:
         return _ActiveTrial(trial, plan.cells, None if first is None else first.number)
 
     def _advance(self, active: _ActiveTrial) -> Job | None:
-        """Return the next job of an active trial; None if it has ended, or has to wait."""
+        """Return the next job of an active trial, or None if the trial has ended or must wait."""
         if time.monotonic() < active.rests_until_s:
             return None
-        # Values that do not go together cannot be measured.
+        # Values that contradict each other cannot be measured.
         if active.refused is not None:
             self._tell(active, "FAIL", reason=active.refused)
             return None
@@ -299,9 +291,9 @@ class _Trials:
         spec = active.cells[0].spec
         if jobs := missing_stage_jobs([(spec, stage) for stage in stages_of_cell(spec)], self.run.home):
             under_way = {other.job.path for other in self._active if other.job is not None}
-            # A stage that trials share is made once.
+            # A stage that several trials share is made only once.
             return next((job for job in jobs if job.path not in under_way), None)
-        # `_seed_done` may end the trial, which takes it off the list.
+        # `_seed_done` may end the trial, which removes it from the list.
         while active in self._active:
             cell = active.cells[active.trained]
             if (record := self._record(cell)).state != "done":
@@ -310,7 +302,7 @@ class _Trials:
         return None
 
     def _begin(self, active: _ActiveTrial) -> None:
-        """Prepare the cells of a trial, and write it into the records."""
+        """Prepare the cells of a trial, and write the trial to the records."""
         active.pruning = Pruning(active.trial, self.run.plan)
         records = [self._record(cell) for cell in active.cells]
         active.trial.set_user_attr("cells", [record.path.name for record in records])
@@ -319,7 +311,7 @@ class _Trials:
         self.run.write()
 
     def _wait_for(self, active: _ActiveTrial, first: int) -> None:
-        """End a trial as the earlier trial with the same setting ended; wait while that one is running."""
+        """End a trial like the earlier trial with the same setting. If that one is still running, wait."""
         study = self.run.study
         same = study.study.get_trials()[first]
         if same.state.is_finished():
@@ -330,27 +322,27 @@ class _Trials:
             return
         with study.turn():
             left = study.take_over_dead(self.owner, first)
-            # Its worker died, and no other may be left to continue it.
+            # The worker of that trial died, and there may be no other worker to continue it.
             if left is not None:
                 self._active.append(self._taken(left))
 
     def _stage_ended(self, active: _ActiveTrial, ended: Ended) -> None:
-        """Fail a trial whose stage could not be made."""
+        """Fail a trial if a stage that it needs could not be made."""
         try:
             require_made(ended, self.run.home)
         except (RefusedError, StoppedError) as error:
-            # Every further trial would fail for the same reason, so the whole search stops.
+            # Every further trial would fail for the same reason, so the search stops.
             if ended.reason == DISK_FULL:
                 raise
             self._tell(active, "FAIL", reason=str(error))
 
     def _cell_ended(self, active: _ActiveTrial, ended: Ended) -> None:
-        """Take the end of a cell: its trial continues, is pruned, waits or fails, or the search stops."""
+        """Process the end of a cell: its trial continues, is pruned, waits or fails, or the search stops."""
         record = CellRecord.at(self.run.home / ended.job.path)
         assert active.pruning is not None
         if ended.state == "done":
             self._seed_done(active)
-        # Before the other states: a cell that the pruner stopped ends `interrupted` too.
+        # This is checked before the other states, because a cell that the pruner stopped ends as `interrupted` too.
         elif active.pruning.reason is not None:
             self._prune(active, record, ended.job)
         elif ended.state in ("interrupted", "away"):
@@ -362,7 +354,7 @@ class _Trials:
                 self._tell(active, "FAIL", reason=f"{record.path.name}: {ended.reason}")
 
     def _seed_done(self, active: _ActiveTrial) -> None:
-        """Take a seed's finished cell: the trial is pruned, continues with its next seed, or is complete."""
+        """Process the finished cell of a seed: the trial is pruned, continues with the next seed, or is complete."""
         pruning, record = active.pruning, self._record(active.cells[active.trained])
         assert pruning is not None
         active.trained += 1
@@ -379,7 +371,7 @@ class _Trials:
                 self._tell(active, "COMPLETE", values=scores)
 
     def _prune(self, active: _ActiveTrial, record: CellRecord | None = None, stopped: Job | None = None) -> None:
-        """End a trial that the pruner gave up. record, stopped: its cell and its job, if one was running."""
+        """End a trial that the pruner rejected. record, stopped: its running cell and job, if there were any."""
         assert active.pruning is not None
         if record is not None and stopped is not None and record.state == "interrupted" and not active.pruning.is_taken:
             remedy = f"`bench tune --finish {active.trial.number}` trains it to the end"
@@ -389,20 +381,20 @@ class _Trials:
     def _tell(
         self, active: _ActiveTrial, state: str, values: list[float] | None = None, reason: str | None = None
     ) -> None:
-        """Tell Optuna and the records how a trial ended, unless another worker has it by now."""
+        """Report to Optuna and the records how a trial ended, unless another worker owns it by now."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         trial, study = active.trial, self.run.study
-        # Whatever becomes of it, this worker does nothing more for the trial.
+        # Whatever happens to the trial, this worker does nothing more for it.
         self._active.remove(active)
         is_ours = False
-        # Another worker that took us for dead may have the trial, or have ended it.
+        # Another worker that took this one for dead may own the trial, or have ended it.
         with study.turn(), suppress(UpdateFinishedTrialError):
             if study.is_claimed_by(self.owner, trial.number):
                 if reason is not None:
                     trial.set_user_attr("reason", reason)
-                # Before `tell`: Optuna takes no attributes for a trial that has ended.
+                # This must precede `tell`, because Optuna accepts no attributes for a trial that has ended.
                 note_spent(trial, self.run.folder)
                 study.study.tell(trial.number, values if state == "COMPLETE" else None, TrialState[state])
                 is_ours = True
@@ -414,22 +406,20 @@ class _Trials:
         self.observer.ended(active.name, "done" if state == "COMPLETE" else STATES[state], reason)
 
     def _beat(self) -> None:
-        """Renew our claims in the storage now and then, for machines that see only the storage."""
+        """Renew this worker's claims in the storage every `HEARTBEAT_S`, for workers that see only the storage."""
         if time.monotonic() - self._beaten_s < HEARTBEAT_S:
             return
         from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 
         self._beaten_s = time.monotonic()
         for active in self._active:
-            # A database that is busy now gets the next heartbeat in half a minute. That somebody else has ended a
-            # trial, `_tell` notices by itself.
+            # If the database is busy, the next heartbeat follows in half a minute. If another worker has ended a trial,
+            # `_tell` notices it.
             with suppress(StorageInternalError, UpdateFinishedTrialError):
                 self.run.study.claim(active.trial, self.owner)
 
     def _of(self, job: Job) -> _ActiveTrial:
-        """Return the active trial that a job belongs to."""
         return next(active for active in self._active if active.job is job)
 
     def _record(self, cell: PlannedCell) -> CellRecord:
-        """Return the record of a cell."""
         return cell.record(self.run.folder / "cells")

@@ -1,8 +1,8 @@
-"""The result of an arm's search, and how far it may have stopped short of the arm's best.
+"""The result of an arm's search, and an estimate of how far it fell short of the arm's best setting.
 
-A few noisy trials do not end at the peak. The distance to the peak differs from arm to arm, and would pass for a
-difference of the arms. The trials themselves tell its size. A Gaussian process is fitted to their scores, and functions
-sampled from it show how far the peak may lie above the setting that was picked.
+A few noisy trials do not reach the peak. The distance to the peak differs from arm to arm, and could be mistaken for a
+difference between the arms. Its size can be estimated from the trials: a Gaussian process is fitted to their scores,
+and functions sampled from it show how far the peak may lie above the selected setting.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from harness.search.trials import final_value
 FloatArray: TypeAlias = NDArray[np.float64]
 
 _CANDIDATES = 128
-"""Points of the searched space at which sampled functions are evaluated, besides the trials."""
+"""The number of points in the searched space at which sampled functions are evaluated, in addition to the trials."""
 _DRAWS = 1000
-"""Functions sampled from the mixture of processes."""
+"""The number of functions sampled from the mixture of processes."""
 _LENGTHS = np.geomspace(0.2, 1, 5)
-"""Length scales of the process, in widths of the range."""
+"""The length scales of the processes, in units of the width of the range."""
 _AMPLITUDES = (0.5, 1, 2)
-"""Its standard deviations, in those of the trials' scores."""
+"""The standard deviations of the processes, in units of that of the trials' scores."""
 
 _NEAR = 10
-"""Scores within so many standard errors of the best are kept, since they show how steep the slopes of the peak are."""
+"""Scores within this number of standard errors of the best are kept, because they show how steep the peak is."""
 
 
 def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
@@ -54,7 +54,7 @@ def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
             if (value := final_value(CellRecord.at(folder / "cells" / name), objective)) is not None
         ]
         for trial in ended
-        # A trial with the values of an earlier one has no scores of its own.
+        # A trial with the values of an earlier trial has no scores of its own.
         if trial.state == "complete" and trial.same_as is None
     }
     complete = [trial for trial in ended if trial.number in scores]
@@ -81,7 +81,7 @@ def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
 
 
 def _at_end(knobs: Mapping[str, KnobRange], best: TrialRecord, trials: Sequence[TrialRecord]) -> list[str]:
-    """Return the numeric knobs whose best value is the lowest or the highest of those tried."""
+    """Return the numeric knobs whose best value is the lowest or highest one that was tried."""
     found = []
     for knob in (knob for knob in best.params if not knobs[knob].choices):
         tried = [_number(trial.params[knob]) for trial in trials if knob in trial.params]
@@ -91,14 +91,13 @@ def _at_end(knobs: Mapping[str, KnobRange], best: TrialRecord, trials: Sequence[
 
 
 def _number(value: object) -> float:
-    """Return the value of a numeric knob."""
     assert isinstance(value, int | float)
     return value
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """How far the best setting of a range lies above the one that was picked: mean and standard deviation."""
+    """The mean and standard deviation of how far the best setting of a range lies above the selected one."""
 
     mean: float
     sd: float
@@ -107,13 +106,15 @@ class Shortfall:
 def shortfall(
     knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, object]], scores: FloatArray
 ) -> Shortfall:
-    """Estimate how far the setting with the best mean score is from the best there is, in the unit of the scores.
+    """Estimate how far the setting with the best mean score is below the best possible one, in the unit of the scores.
 
-    settings: of the trials; scores [n_trials, n_seeds], n_seeds at least 2. The posterior is a mixture of Gaussian
-    processes (Matern 5/2 with a flat mean; Rasmussen and Williams 2006, equations 2.25, 4.17) over length scale and
-    amplitude, weighted by likelihood. Scores below their median that lie far below the best are raised: a setting at
-    which training collapsed says little about the peak. Scores near the best are kept, however many trials are better
-    still, since they show how steep the slopes are.
+    settings: the settings of the trials.
+    scores: [n_trials, n_seeds], with at least 2 seeds.
+
+    The posterior is a mixture of Gaussian processes over length scale and amplitude, weighted by likelihood (Matern 5/2
+    with a flat mean; Rasmussen and Williams 2006, equations 2.25, 4.17). Scores below the median that are also far
+    below the best are raised, because a setting at which training collapsed says little about the peak. Scores near the
+    best are kept, even if most trials are better, because they show how steep the peak is.
     """
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern
@@ -131,7 +132,7 @@ def shortfall(
     if spread == 0:  # all settings have equal scores, without any noise
         return Shortfall(0.0, 0.0)
     points = np.vstack([np.array([_coordinates(knobs, values) for values in settings]), _candidates(knobs)])
-    # The second constant, wide against the scores, is the unknown flat mean.
+    # The second constant, large compared with the scores, represents the unknown flat mean.
     processes = [
         GaussianProcessRegressor(
             ConstantKernel((amplitude * spread) ** 2) * Matern(length, nu=2.5) + ConstantKernel((10 * spread) ** 2),
@@ -142,16 +143,16 @@ def shortfall(
         for amplitude in _AMPLITUDES
     ]
     logs = np.array([process.log_marginal_likelihood_value_ for process in processes])
-    # The largest is subtracted, so that exp cannot underflow for all of them.
+    # The largest value is subtracted so that exp does not underflow for all of them.
     weights = np.exp(logs - logs.max())
-    # A fixed seed: the same records always give the same result.
+    # The seed is fixed, so that the same records always give the same result.
     random = np.random.default_rng(0)
     drawn = []
     for share, process in zip(weights / weights.sum(), processes, strict=True):
         if count := round(_DRAWS * share):
-            # `sample_y` would decompose the covariance by singular values, which takes ten times as long.
+            # `sample_y` would use a singular value decomposition of the covariance, which takes ten times as long.
             mean, covariance = process.predict(points, return_cov=True)
-            # Without the added diagonal, the matrix may not be positive definite numerically.
+            # Without the added diagonal, the matrix may not be numerically positive definite.
             root = np.linalg.cholesky(covariance + 1e-8 * spread**2 * np.eye(len(mean)))
             functions = mean + random.standard_normal((count, len(mean))) @ root.T
             drawn.append(functions.max(axis=1) - functions[:, picked])
@@ -160,15 +161,16 @@ def shortfall(
 
 
 def _noise_variance(scores: FloatArray) -> float:
-    """Return the variance of a trial's mean score relative to the others, from [n_trials, n_seeds].
+    """Return the variance of a trial's mean score relative to the others, from scores [n_trials, n_seeds].
 
-    What seeds do to all trials alike is no noise in the choice between them.
+    An effect of a seed that is equal in all trials is not noise in the choice between them.
     """
     n_trials, n_seeds = scores.shape
     within = scores - scores.mean(axis=1, keepdims=True)
     if n_trials == 1:
         return float((within**2).sum() / (n_seeds - 1) / n_seeds)
-    # The residuals of a two-way layout without interaction, with (n_trials - 1) (n_seeds - 1) degrees of freedom.
+    # These are the residuals of a two-way layout without interaction. They have (n_trials - 1) (n_seeds - 1) degrees of
+    # freedom.
     rest = within - within.mean(axis=0, keepdims=True)
     return float((rest**2).sum() / ((n_trials - 1) * (n_seeds - 1)) / n_seeds)
 
@@ -176,13 +178,13 @@ def _noise_variance(scores: FloatArray) -> float:
 def _coordinates(knobs: Mapping[str, KnobRange], values: Mapping[str, object]) -> list[float]:
     """Return a setting as a point.
 
-    Ranges go from 0 to 1, and categories have equal distances. A knob that was not sampled is in the middle.
+    Ranges are scaled to [0, 1], and all categories have equal distances. A knob that was not sampled gets the value
+    0.5.
     """
     point: list[float] = []
     for knob, searched in knobs.items():
         if searched.choices:
-            # One coordinate for each choice, scaled so that two different choices have the distance 1, the width of a
-            # range.
+            # Each choice has a coordinate, scaled so that two different choices have distance 1, the width of a range.
             point += [math.sqrt(0.5) * (knob in values and values[knob] == choice) for choice in searched.choices]
         elif knob not in values:
             point.append(0.5)
@@ -194,7 +196,7 @@ def _coordinates(knobs: Mapping[str, KnobRange], values: Mapping[str, object]) -
 
 
 def _candidates(knobs: Mapping[str, KnobRange]) -> FloatArray:
-    """Return points that fill the searched space evenly, from Sobol's sequence."""
+    """Return points that fill the searched space evenly, from a Sobol sequence."""
     from scipy.stats import qmc
 
     points = []

@@ -1,11 +1,12 @@
-"""The study of a search: what Optuna keeps of it, and which worker has which trial.
+"""The study of a search: its state in Optuna, and which worker trains which trial.
 
-Everything that workers must know of each other is in the storage. A trial's attributes say what was sampled (`drawn`),
-which setting that is (`hash`), who works on it (`owner`), and why it failed (`reason`). The records of its cells remain
-the truth about what was measured. No clocks are compared. As in `harness.records.lease`, an owner that is known only by
-its heartbeats is dead once they have stopped for `STALE_AFTER_S` of the reader's own clock.
+Everything that workers must know about each other is in the storage. A trial's attributes contain the sampled values
+(`drawn`), a hash of the setting (`hash`), the worker (`owner`), and the reason for a failure (`reason`). The records of
+its cells remain authoritative on what was measured. Clocks of different machines are not compared. As in
+`harness.records.lease`, an owner that is known only by its heartbeats is dead once they have stopped for
+`STALE_AFTER_S` by the reader's own clock.
 
-`earlier_document` reads study.json, from which the search's page is made; it is written anew after each trial.
+`earlier_document` reads study.json, from which the search's page is made. The file is rewritten after each trial.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ WORKERS = "workers"
 
 @dataclass(frozen=True)
 class _Sighting:
-    """What a trial has said of its owner since some time of the reader's clock."""
+    """The owner that a trial has named since a certain time, by the reader's clock."""
 
     owner: dict[str, object] | None
     since_s: float
     has_changed: bool
-    """True if it said something else before, so that its owner lived."""
+    """Whether the attribute was different before, which shows that the owner was alive."""
 
 
 class SearchStudy:
     """The study of a plan, in a journal in `folder` or in the database at `storage_url`.
 
-    Raises RefusedError if the storage cannot be opened, or holds a study of that name that asks something else, or that
-    is empty and has other directions.
+    Raises RefusedError if the storage cannot be opened, or if its study of this name belongs to another search or has
+    other directions.
     """
 
     def __init__(self, plan: SearchPlan, folder: Path, storage_url: str | None) -> None:
@@ -71,11 +72,11 @@ class SearchStudy:
         self.plan, self.folder, self.storage_url = plan, folder, storage_url
         self._sightings: dict[int, _Sighting] = {}
         self._beats = 0
-        # Made only to refuse unknown options before anything is written.
+        # The sampler is created only to refuse unknown options before anything is written.
         make_sampler(plan.search.sampler, 0)
         pruner = make_pruner(plan.search.pruner)
         folder.mkdir(parents=True, exist_ok=True)
-        # The folder may be another worker's too, and the study must be made only once.
+        # Other workers may use the folder too, and the study must be created only once.
         with self.turn():
             known_id = earlier_document(folder / STUDY).get("study_id")
             if storage_url is None and known_id is not None and not (folder / JOURNAL).exists():
@@ -91,11 +92,11 @@ class SearchStudy:
                     load_if_exists=True,
                     pruner=pruner,
                 )
-            # New, or its maker was killed before asking its question.
+            # The study is new, or its creator was killed before it stored the question.
             if QUESTION not in self.study.user_attrs and not self.study.get_trials():
                 _require_directions(self.study, plan, storage_url or str(folder))
                 self.study.set_user_attr(QUESTION, plan.question() | {"id": uuid.uuid4().hex})
-                # If several workers made it at once, the last one has named it.
+                # If several workers created the study at once, the last one determined its id.
                 if storage_url is not None:
                     time.sleep(SETTLED_AFTER_S)
             _require_same_question(self.study, plan, storage_url or str(folder))
@@ -104,32 +105,32 @@ class SearchStudy:
 
     @property
     def id(self) -> str:
-        """Distinguishes the study from one of the same name in another storage."""
+        """An id that distinguishes the study from one with the same name in another storage."""
         return str(self.study.user_attrs[QUESTION]["id"])
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Be the only worker of this folder that counts trials and asks for the next, until the block ends."""
+        """During the block, be the only worker of this folder that counts trials and asks for the next trial."""
         with (self.folder / _LOCK).open("a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def trials(self) -> list[FrozenTrial]:
-        """Return all trials that were started, by number."""
+        """Return all trials that were started, ordered by number."""
         from optuna.trial import TrialState
 
         return [trial for trial in self.study.get_trials() if trial.state != TrialState.WAITING]
 
     def ask(self, owner: str) -> Trial:
-        """Return the next trial, its values not sampled yet. Call in a `turn`."""
+        """Return the next trial. Its values are not sampled yet. Call this in a `turn`."""
         trial = self.study.ask()
         self.claim(trial, owner)
         return trial
 
     def take_over_dead(self, owner: str, number: int | None = None) -> Trial | None:
-        """Take over a trial (of this number) that is marked as running, but whose worker is dead.
+        """Take over a trial (the one with this number, if given) that is marked as running but whose worker is dead.
 
-        None if there is none. Call in a `turn`.
+        Returns None if there is none. Call this in a `turn`.
         """
         import optuna
 
@@ -142,9 +143,10 @@ class SearchStudy:
         return None
 
     def _is_ours(self, trial: Trial, owner: str) -> bool:
-        """Return whether the claim on a trial holds: when several workers claim it at once, the last one gets it.
+        """Return whether this worker's claim on a trial is valid.
 
-        In our own folder a `turn` already excludes the others.
+        If several workers claim a trial at once, the last one gets it. If the storage is in the search's own folder, a
+        `turn` already excludes the others.
         """
         if self.storage_url is None:
             return True
@@ -152,32 +154,30 @@ class SearchStudy:
         return any(t.number == trial.number and t.user_attrs["owner"]["worker"] == owner for t in self._running())
 
     def is_claimed_by(self, owner: str, number: int) -> bool:
-        """Return whether this worker is the last one to have claimed a trial. Call in a `turn`."""
+        """Return whether this worker was the last to claim a trial. Call this in a `turn`."""
         return bool(self.study.get_trials(deepcopy=False)[number].user_attrs["owner"]["worker"] == owner)
 
     def running(self) -> list[int]:
-        """Return the numbers of the running trials whose worker is not known to be dead."""
+        """Return the numbers of the running trials, except those whose worker is known to be dead."""
         with self.turn():
             return [trial.number for trial in self._running() if self._look(trial) != "free"]
 
     def unknown(self) -> list[int]:
-        """Return the numbers of running trials whose worker may be dead or alive: only time can tell."""
+        """Return the numbers of the running trials for which only time can show whether the worker is alive."""
         with self.turn():
             return [trial.number for trial in self._running() if self._look(trial) == "unknown"]
 
     def _running(self) -> list[FrozenTrial]:
-        """Return the trials that are marked as running."""
         from optuna.trial import TrialState
 
         return [trial for trial in self.trials() if trial.state == TrialState.RUNNING]
 
     def is_any_abandoned(self) -> bool:
-        """Return whether a trial was left by a dead worker."""
         with self.turn():
             return any(self._look(trial) == "free" for trial in self._running())
 
     def forget_dead_workers(self) -> None:
-        """Remove the leases of dead workers, except those that left a trial for somebody to continue."""
+        """Remove the leases of dead workers, except those that left a trial to be continued."""
         with self.turn():
             left = {trial.user_attrs["owner"]["worker"] for trial in self._running() if "owner" in trial.user_attrs}
             for worker in (self.folder / WORKERS).iterdir():
@@ -185,17 +185,18 @@ class SearchStudy:
                     shutil.rmtree(worker)
 
     def claim(self, trial: Trial, owner: str) -> None:
-        """Record who works on a trial, and that this worker is alive now."""
-        # The count makes each claim differ from the one before, which is what readers look for.
+        """Record that this worker owns a trial and is alive now."""
+        # The counter makes each claim differ from the previous one. Readers watch for this change.
         self._beats += 1
         trial.set_user_attr("owner", {"worker": owner, "host": socket.gethostname(), "beats": self._beats})
 
     def _look(self, trial: FrozenTrial) -> Literal["free", "held", "unknown"]:
         """Return whether a worker is training a trial, in the words of `harness.records.lease.Leases.look`.
 
-        A worker that shares our folder is known by its lease there, whose lock dies with it. One with a folder of its
-        own is known by its heartbeats in the storage. A trial without an owner was requested just now by one of the
-        latter, as ours ask and claim in one `turn`. Call in a `turn`.
+        A worker that shares this folder is recognised by its lease, whose lock ends with the worker. A worker with
+        another folder is recognised by its heartbeats in the storage. A trial without an owner has just been requested
+        by a worker with another folder, because those of this folder ask and claim in one `turn`. Call this in a
+        `turn`.
         """
         owner = trial.user_attrs.get("owner")
         if owner is None and self.storage_url is None:
@@ -210,14 +211,14 @@ class SearchStudy:
         return "held" if seen.has_changed else "unknown"
 
     def is_default(self, trial: Trial | FrozenTrial) -> bool:
-        """Return whether a trial is the default: the first is, if the default lies in the ranges."""
+        """Return whether a trial is the default. The first trial is, if the default lies in the ranges."""
         return trial.number == 0 and self.plan.default_values() is not None
 
     def draw(self, trial: Trial) -> Values:
-        """Return the values of a trial; those that it has already stay as they are.
+        """Return the values of a trial. They are sampled if it has none yet.
 
-        All are sampled before the first is stored, and stored at once. After a kill in between, the rest would be
-        sampled with the random numbers of the first.
+        All values are sampled before any is stored, and stored at once. Otherwise, after a kill in between, the rest
+        would be sampled with the random numbers of the first.
         """
         from optuna.samplers import PartialFixedSampler, RandomSampler
 
@@ -226,12 +227,12 @@ class SearchStudy:
             trial.set_user_attr(_DRAWN, values)
         drawn: dict[str, object] = trial.user_attrs[_DRAWN]
         with without_experimental_warnings():
-            # Optuna knows a value only by `suggest`, so it is made to suggest what was sampled.
+            # Optuna stores a value only through `suggest`, so it is made to suggest the sampled value.
             self.study.sampler = PartialFixedSampler(drawn, RandomSampler())
             return {knob: _suggest(trial, knob, _distribution(self.plan.search.knobs[knob])) for knob in drawn}
 
     def _sample(self, trial: Trial) -> Values:
-        """Return what Optuna's `suggest` would sample, without storing it."""
+        """Return the values that Optuna's `suggest` would sample, without storing them."""
         search, values = self.plan.search, Values()
         sampler = make_sampler(search.sampler, trial.number)
         frozen = self.study.get_trials(deepcopy=False)[trial.number]
@@ -250,16 +251,15 @@ class SearchStudy:
         return values
 
     def first_of(self, trial: Trial, setting: str) -> FrozenTrial | None:
-        """Return the other trial that trains the same setting; None if this one must train it.
+        """Return another trial that trains the same setting, or None if this trial must train it.
 
-        Call in the `turn` in which the trial's hash is set.
+        Call this in the `turn` in which the trial's hash is set.
         """
         others = (t for t in self.trials() if t.number != trial.number and t.user_attrs.get("hash") == setting)
         return next((t for t in others if t.user_attrs.get("same_as") is None), None)
 
 
 def _distribution(searched: KnobRange) -> BaseDistribution:
-    """Return Optuna's distribution for a range."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if searched.kind == "categorical":
@@ -271,7 +271,7 @@ def _distribution(searched: KnobRange) -> BaseDistribution:
 
 
 def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> object:
-    """Let Optuna record a value of this distribution for a trial, and return it."""
+    """Let Optuna store a value of this distribution for a trial, and return it."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(distribution, CategoricalDistribution):
@@ -283,12 +283,12 @@ def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> object:
 
 
 def _in_another_storage(folder: Path) -> RefusedError:
-    """Return the error for a folder whose search is kept in another storage."""
+    """Return the error for a folder whose search is stored elsewhere."""
     return RefusedError("search.another_storage", folder=folder, study=STUDY)
 
 
 def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> None:
-    """Refuse an empty study that somebody else made with other directions."""
+    """Raise RefusedError if someone else has created an empty study with other directions."""
     theirs = [found.name.lower() for found in study.directions]
     ours = [direction(objective) for objective in plan.search.objectives]
     if theirs != ours:
@@ -303,7 +303,7 @@ def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> No
 
 
 def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) -> None:
-    """Refuse a study of another search, or of another program."""
+    """Raise RefusedError if the study belongs to another search or another program."""
     theirs, ours = study.user_attrs.get(QUESTION), json.loads(json.dumps(plan.question()))
     if theirs is None:
         raise RefusedError("search.study_of_another_tool", where=where, study=study.study_name)
@@ -320,7 +320,7 @@ def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) ->
 
 
 def earlier_document(path: Path) -> dict[str, object]:
-    """Return the content of study.json; empty if it is missing or damaged, because it will be rewritten."""
+    """Return the content of study.json, or {} if it is missing or damaged, because it will be rewritten."""
     try:
         document = read_json(path) if path.exists() else {}
     except DamagedRecordError:

@@ -1,7 +1,7 @@
-"""What a trial is worth, what it cost, which knobs mattered, and when it is pruned.
+"""The value of a trial, its cost, the importance of knobs, and pruning.
 
-All of it comes from the records of a trial's cells. Its cost is what its worker reported at its end; before that, what
-the records say so far.
+Everything is computed from the records of a trial's cells. The cost is what its worker reported at its end, and before
+that what the records show so far.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def final_values(cells: Sequence[CellRecord], objectives: Sequence[str]) -> list[float] | str:
-    """Return the mean of each objective over the cells, which differ in their seed; or why there is none."""
+    """Return the mean of each objective over cells that differ in their seed, or the reason why there is none."""
     values = []
     for objective in objectives:
         by_seed = [final_value(cell, objective) for cell in cells]
@@ -38,7 +38,7 @@ def final_values(cells: Sequence[CellRecord], objectives: Sequence[str]) -> list
 
 
 def final_value(cell: CellRecord, objective: str) -> float | None:
-    """Return eval.final.<task>.<metric> or generated_tokens of a finished cell; None if it is missing or not finite."""
+    """Return the value of an objective in a finished cell, or None if it is missing or not finite."""
     if objective == GENERATED_TOKENS:
         return float(_allowed_tokens(cell) if DIVERGED in cell.flags else cell.generated_tokens or 0)
     task, metric = _task_and_metric(objective)
@@ -47,9 +47,9 @@ def final_value(cell: CellRecord, objective: str) -> float | None:
 
 
 def _allowed_tokens(cell: CellRecord) -> int:
-    """Return the tokens that a cell could have generated in training.
+    """Return the most tokens that a cell could have generated in training.
 
-    A cell that diverged counts with them: stopping early saves nothing.
+    They are counted for a diverged cell, so that its early end is no advantage.
     """
     spec = recorded_spec(cell)
     rollout = spec.rollout
@@ -58,7 +58,7 @@ def _allowed_tokens(cell: CellRecord) -> int:
 
 
 def curve(cell: CellRecord, objective: str) -> list[tuple[int, float]]:
-    """Return (step, value) of the evaluations along training so far."""
+    """Return the (step, value) of the evaluations during training so far."""
     task, metric = _task_and_metric(objective)
     return [
         (row["step"], value)
@@ -68,13 +68,12 @@ def curve(cell: CellRecord, objective: str) -> list[tuple[int, float]]:
 
 
 def seconds(cell: CellRecord) -> float:
-    """Return the seconds that training and evaluating took so far, over all processes that had a part in it."""
-    # A row is of a step or of an evaluation, and has the time of that one.
+    """Return the seconds spent on training and evaluating so far, over all starts of the cell."""
+    # Each row is either of a step or of an evaluation, and contains the time of that one.
     return sum(row.get("total_s") or row.get("eval_s") or 0.0 for row in cell.read_timing())
 
 
 def _task_and_metric(objective: str) -> tuple[str, str]:
-    """Split an objective into its task and its metric."""
     task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
     return task, metric
 
@@ -95,15 +94,15 @@ class Spent:
 
 
 def spent_on(trial: FrozenTrial, folder: Path) -> Spent:
-    """Return what a trial has spent so far. folder: of the search.
+    """Return what a trial has used so far. folder: the folder of the search.
 
-    It is nothing for a trial that shares another's cells. It is nothing, until it ends, for a trial that another
-    machine runs.
+    A trial that shares another trial's cells counts as zero. So does, until it ends, a trial that runs on a machine
+    with another folder.
     """
     if trial.user_attrs.get("same_as") is not None:
         return Spent()
     cells = _cells(trial, folder)
-    # A pruned trial can be trained to the end. Its study is not told, because for it the trial has ended.
+    # A pruned trial can be trained to the end later, without reporting this to Optuna, for which the trial has ended.
     may_go_on = trial.state.name == "PRUNED" and all(cell.path.exists() for cell in cells)
     if _SPENT in trial.user_attrs and not may_go_on:
         return Spent(**trial.user_attrs[_SPENT])
@@ -111,28 +110,27 @@ def spent_on(trial: FrozenTrial, folder: Path) -> Spent:
 
 
 def note_spent(trial: Trial, folder: Path) -> None:
-    """Record in the study what a trial spent, for workers that do not see our folder. Call when the trial ends."""
+    """Store in the study what a trial used, for workers with another folder. Call this when the trial ends."""
     trial.set_user_attr(_SPENT, asdict(_recorded(_cells(trial, folder))))
 
 
 def _cells(trial: FrozenTrial | Trial, folder: Path) -> list[CellRecord]:
-    """Return the records of a trial's cells."""
     return [CellRecord.at(folder / "cells" / name) for name in trial.user_attrs.get("cells", [])]
 
 
 def _recorded(cells: Sequence[CellRecord]) -> Spent:
-    """Return what these cells have used, by their records."""
+    """Return what these cells have used, according to their records."""
     return Spent(sum(cell.generated_tokens or 0 for cell in cells), sum(map(seconds, cells)))
 
 
 FEWEST_TRIALS = 8
-"""With fewer trials a forest of trees sees little but noise."""
+"""With fewer trials, a random forest sees little but noise."""
 
 
 def importances(study: SearchStudy) -> tuple[list[dict[str, object]], str | None]:
-    """Return fANOVA's shares (Hutter et al. 2014, ICML) for each objective, of the knobs that all trials have.
+    """Return fANOVA's shares (Hutter et al. 2014, ICML) for each objective, for the knobs that all trials have.
 
-    The second value says why there are none, of any objective or of some.
+    The second value is the reason if there are none for some or all objectives, or None.
     """
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
     from optuna.trial import TrialState
@@ -143,7 +141,7 @@ def importances(study: SearchStudy) -> tuple[list[dict[str, object]], str | None
     found, constant = [], []
     for place, metric in enumerate(study.plan.objectives):
         values = [trial.values[place] for trial in complete]
-        # Without any variance there is nothing to share out.
+        # Without variance, there is nothing to attribute.
         if len(set(values)) == 1:
             constant.append(metric)
             continue
@@ -159,9 +157,8 @@ def importances(study: SearchStudy) -> tuple[list[dict[str, object]], str | None
 class Pruning:
     """The pruner of one trial.
 
-    median and asha get the evaluations along the training of the first seed, which all trials have. A curve that went
-    on with another seed would hide its end behind the best of its beginning. wilcoxon gets the final score of each
-    seed.
+    median and asha get the evaluations during training with the first seed, which all trials have. If a curve continued
+    with another seed, the best value of its beginning would hide its end. wilcoxon gets the final score of each seed.
     """
 
     def __init__(self, trial: Trial, plan: SearchPlan) -> None:
@@ -174,7 +171,7 @@ class Pruning:
         self.reason: str | None = None
 
     def is_hopeless(self, cell: CellRecord) -> bool:
-        """Return whether the pruner gives the trial up, after what the running cell has recorded meanwhile."""
+        """Return whether the pruner rejects the trial, given what the running cell has recorded since the last call."""
         scores = cell.path / "scores.jsonl"
         looks_at_it = self._kind in ("median", "asha") and cell.seed == self._plan.seeds[0]
         if not looks_at_it or self.reason is not None or not scores.exists():
@@ -190,12 +187,12 @@ class Pruning:
         value = final_value(cell, self._objective)
         if self._kind == "wilcoxon" and value is not None:
             gives_up = self._report(value, cell.seed)
-            # After the last seed, giving up saves nothing.
+            # After the last seed, pruning saves nothing.
             if is_last and gives_up:
                 self.reason = None
 
     def _report(self, value: float, step: int) -> bool:
-        """Report a value to Optuna; return whether the pruner gives the trial up."""
+        """Report a value to Optuna. Return whether the pruner rejects the trial."""
         if step in self._reported:
             return False
         self._reported.add(step)
@@ -203,7 +200,7 @@ class Pruning:
 
         with without_experimental_warnings():
             try:
-                # What was reported before a kill is not reported again.
+                # A value that was reported before a kill is not reported again.
                 if step not in self._trial.study.get_trials()[self._trial.number].intermediate_values:
                     self._trial.report(value, step)
             except UpdateFinishedTrialError:

@@ -18,45 +18,44 @@ Code = Literal["missing", "unknown", "value", "clash"]
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault in a document of settings."""
-
     code: Code
-    """missing: a knob without a default is not set. unknown: there is no such knob. value: a knob cannot have this
-    value. clash: what is below `path` does not go together."""
+    """missing: a knob without a default is not set. unknown: the knob does not exist. value: the knob cannot have this
+    value.
+    clash: settings below `path` contradict each other.
+    """
     path: str
-    """Dotted; "" for the whole document."""
+    """The dotted name of the knob or section; "" for the document as a whole."""
     words: str
-    """A sentence."""
     origin: str = ""
-    """Where the settings come from, if the document is made of several."""
+    """The source of the settings, if the document combines several sources."""
     cause: WordedError | None = field(default=None, compare=False)
-    """The error of a validator, which has a code of its own."""
+    """The validator's error, if it has its own code."""
 
     @property
     def line(self) -> str:
-        """The words, with the origin of the settings."""
+        """The fault's words, preceded by the origin of the settings."""
         return f"{self.origin}: {self.words}" if self.origin else self.words
 
 
 class FaultyError(RefusedError, ValueError):
-    """Settings that are refused, with every fault as data; the message has a line for each."""
+    """Settings are refused. Every fault is available as data, and the message has a line for each."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        """Refuse settings for these faults, which the message lists in this order."""
+        """Create the error for these faults. The message lists them in this order."""
         super().__init__("\n".join(dict.fromkeys(fault.line for fault in faults)))
         self.faults = list(faults)
         self.causes = tuple(fault.cause for fault in faults if fault.cause)
 
 
 def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", listed_by: str = "") -> Iterator[Fault]:
-    """Put pydantic's errors into the project's words.
+    """Yield pydantic's errors as faults in bench's own words.
 
-    prefix: what precedes the names of the model's knobs, e.g. `objective.`. listed_by: the command that lists these.
-    Without it an unknown key is answered with the known keys of its group.
+    prefix: text that precedes the names of the model's knobs, e.g. `objective.`.
+    listed_by: the command that lists the knobs. If it is "", the fault of an unknown key lists the keys of its group.
     """
     details = error.errors(include_url=False)
-    # A list whose items are faulty counts as too short as well, so an error at a prefix of another's location is
-    # dropped.
+    # pydantic also reports a list with faulty items as too short. An error whose location contains that of another one
+    # is therefore dropped.
     faulty_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
     for detail in details:
         if detail["loc"] in faulty_within:
@@ -82,7 +81,7 @@ def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", l
             case "value_error":
                 where, error_of_ours = f"{path}: " if path else "", detail["ctx"]["error"]
                 cause = error_of_ours if isinstance(error_of_ours, WordedError) else None
-                # A validator of ours may raise several problems at once, one on each line.
+                # A validator of bench may raise several problems at once, one per line.
                 for line in _unindented(message).splitlines():
                     sentence = f"{where}{line}{'' if line.endswith(('?', '.')) else '.'}"
                     yield Fault("clash", path, sentence, cause=cause)
@@ -100,9 +99,9 @@ def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", l
 
 
 def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str, list[str]]:
-    """Return the dotted name at a location of pydantic's, and the keys of the group that it lies in.
+    """Return the dotted name at a location given by pydantic, and the keys of the group that contains it.
 
-    Such a location also names the member of a union that was chosen, and marks a key of a mapping by "[key]".
+    pydantic's location also contains the chosen member of a union, and "[key]" after a key of a mapping.
     """
     names: list[str] = []
     keys: list[str] = []
@@ -128,7 +127,7 @@ def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str,
 
 
 def _entry_of(annotation: object) -> object:
-    """Return the type of the entries of a mapping or a list; None for anything else."""
+    """Return the type of the entries of a mapping or list, or None for any other type."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (dict, tuple, list):
         return arguments[1] if origin is dict else arguments[0]
@@ -136,7 +135,7 @@ def _entry_of(annotation: object) -> object:
 
 
 def misnamed(name: str, model: type[Settings], prefix: str = "") -> str | None:
-    """Say what is wrong with a name that is no knob but a group of them; None for any other name."""
+    """Return a message for a name that is a group of knobs instead of a knob, or None for any other name."""
     full = f"{prefix}{name}"
     if (union := unions_of(model).get(name)) and union.selector:
         return f"{full} is a section: set {full}.{union.selector} to one of {', '.join(union.members)}."
@@ -146,5 +145,5 @@ def misnamed(name: str, model: type[Settings], prefix: str = "") -> str | None:
 
 
 def _unindented(message: str) -> str:
-    """Join the indented lines of a list, such as the faults of a template's file, to the line that introduces them."""
+    """Join indented lines, such as the faults of a template's file, to the line that introduces them."""
     return re.sub(r"\.?\n +", "; ", re.sub(r":\n +", ": ", message))

@@ -17,7 +17,7 @@ from harness.errors import InvalidError
 
 
 class Settings(BaseModel):
-    """A group of settings. Frozen and strict: an unknown key is an error, never ignored."""
+    """A group of settings. It is frozen and strict: an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -27,11 +27,11 @@ class Settings(BaseModel):
         return ()
 
     def absent_fields(self) -> list[str]:
-        """Return fields that nothing reads at this point, besides those with markers; they are no knobs then."""
+        """Return further fields that nothing reads at this point, beyond those that markers exclude: not knobs."""
         return []
 
     def contradictions(self) -> Iterator[str | InvalidError]:
-        """Yield what is wrong with fields that are valid one by one: their values, the rule and the remedy."""
+        """Yield the contradictions between fields that are each valid: their values, the rule and the remedy."""
         yield from ()
 
     @model_validator(mode="after")
@@ -45,33 +45,33 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """Marks a field that exists only if another one, the selector, has one of these values."""
+    """Marks a field that exists only if another field, the selector, has one of these values."""
 
     selector: str
-    """A field of the same group, or dotted from there."""
+    """A field of the same group, or a dotted name relative to the group."""
     values: tuple[object, ...] = ()
-    """() for any value that is not None."""
+    """The values; () stands for any value except None."""
     unless: tuple[object, ...] = ()
-    """Values at which the field does not exist."""
+    """Values of the selector at which the field does not exist."""
     refused: bool = True
-    """True if it is an error to set the field where it does not exist."""
+    """Whether it is an error to set the field where it does not exist."""
 
     def holds_at(self, value: object) -> bool:
-        """Return whether the field exists if the selector has this value; None if nothing is set."""
+        """Return whether the field exists if the selector has this value. None stands for an unset selector."""
         return (value in self.values if self.values else value is not None) and value not in self.unless
 
 
 @dataclass(frozen=True)
 class IfChosen:
-    """Marks a field that is no knob while it holds nothing: null, or a group of `type: none`."""
+    """Marks a field that is not a knob if it contains null or a group of `type: none`."""
 
     explained_by: str | None = None
-    """The knob, named from the top, that implies that something is chosen here."""
+    """The full name of the knob that implies that something is chosen here."""
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Marks a field that holds one group of settings of a kind, ours or a plug-in's, chosen by its `type`."""
+    """Marks a field that contains a group of one kind, ours or a plug-in's. The group's `type` selects it."""
 
     kind: plugins.Kind[Any]
 
@@ -81,7 +81,7 @@ class OneOf:
         return schema
 
     def _chosen(self, given: object) -> object:
-        """Validate a mapping as the group that its `type` names. Raises UnknownNameError."""
+        """Return the validated group that a mapping's `type` names. Raises UnknownNameError."""
         if not isinstance(given, dict):
             return given
         if "type" not in given:
@@ -91,7 +91,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class MadeOf:
-    """Marks a field whose group depends on the plug-ins in use: `make` returns it at the time of the call."""
+    """Marks a field whose group depends on the plug-ins in use. `make` returns the present group."""
 
     make: Callable[[], type[Settings]]
 
@@ -105,35 +105,35 @@ class MadeOf:
 
 @dataclass(frozen=True)
 class InWords:
-    """Marks a field whose declaration does not say everything that a table of knobs should."""
+    """Marks a field whose declaration lacks something that a table of knobs should say."""
 
     type: Callable[[], str] | None = None
-    """Called when a table is made, since plug-ins may add choices."""
+    """Returns the type in words. It is called when a table is made, because plug-ins may add choices."""
     default: str | None = None
 
 
 LARGEST_NUMBER = 1e30
-"""The largest size of a knob's value; its inverse is the smallest. Beyond these a 32-bit number becomes infinite or 0
-after a single multiplication."""
+"""The largest absolute value of a knob; its inverse is the smallest. Beyond these, a 32-bit number becomes infinite or
+0 after a single multiplication.
+"""
 
 KnobValue = str | float | int | None
 Document = dict[str, Any]
-"""Nested settings as a YAML file holds them, before they are validated."""
+"""Nested settings in the form of a YAML file, before validation."""
 Marker = TypeVar("Marker")
 Item = TypeVar("Item")
-# YAML has no tuples, and strict mode would refuse its lists for them.
+# YAML has no tuples, and in strict mode a list is not accepted as a tuple.
 Listed = Annotated[tuple[Item, ...], Field(strict=False)]
 
 
 class Groups(NamedTuple):
-    """A field that holds one of several groups."""
+    """The groups of which a field contains one."""
 
     selector: str | None
-    """The field of the groups that says which one it is; None if their other fields tell them apart."""
+    """The field of the groups that identifies the chosen group; None if their other fields do."""
     members: Mapping[str, type[Settings]]
-    """The groups by the selector's values."""
+    """The groups by the values of the selector."""
     is_kind: bool = False
-    """True if plug-ins can add to them."""
 
 
 @dataclass(frozen=True)
@@ -144,22 +144,21 @@ class SettingsField:
     info: FieldInfo
 
     def mark(self, kind: type[Marker]) -> Marker | None:
-        """Return its marker of a class."""
+        """Return the field's marker of a class, or None if it has none."""
         return next((mark for mark in self.info.metadata if isinstance(mark, kind)), None)
 
     @cached_property
     def only_with(self) -> OnlyWith | None:
-        """The marker that says where it exists."""
         return self.mark(OnlyWith)
 
     @cached_property
     def if_chosen(self) -> IfChosen | None:
-        """The marker that it is no knob while it holds nothing."""
+        """The marker that says that the field is not a knob if it is empty."""
         return self.mark(IfChosen)
 
     @property
     def group(self) -> type[Settings] | None:
-        """The group that it always holds."""
+        """The group that the field always contains, or None if it contains none or one of several."""
         if made := self.mark(MadeOf):
             return made.make()
         groups = groups_in(self.info.annotation)
@@ -167,7 +166,7 @@ class SettingsField:
 
     @property
     def union(self) -> Groups | None:
-        """The groups of which it holds one."""
+        """The groups of which the field contains one, or None if it has no choice of groups."""
         if one_of := self.mark(OneOf):
             return Groups("type", one_of.kind.all(), is_kind=True)
         groups = groups_in(self.info.annotation)
@@ -180,14 +179,14 @@ class SettingsField:
 
 @cache
 def fields_of(group: type[Settings]) -> tuple[SettingsField, ...]:
-    """Return a group's fields: its own, of which a selector is declared first, then those that it inherits."""
+    """Return a group's own fields, in which a selector comes first, followed by its inherited fields."""
     own = [name for name in group.__annotations__ if name in group.model_fields]
     names = dict.fromkeys([*own, *group.model_fields])
     return tuple(SettingsField(name, group.model_fields[name]) for name in names)
 
 
 def groups_in(annotation: object) -> list[type[Settings]]:
-    """Return the groups that a field may hold: one, or the members of a union."""
+    """Return the groups that a field may contain: one group, or the members of a union."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return [annotation]
     if get_origin(annotation) in (Union, UnionType, Annotated):
@@ -196,7 +195,7 @@ def groups_in(annotation: object) -> list[type[Settings]]:
 
 
 def without(name: str, union: Groups) -> tuple[str, ...]:
-    """Return the members of a union that leave a field of the enclosing group in existence."""
+    """Return the members of a union that do not exclude a field of the enclosing group."""
     return tuple(kind for kind, member in union.members.items() if name not in member.excludes())
 
 
@@ -207,21 +206,21 @@ class Setting(NamedTuple):
     value: object
     default: object
     absent_by: OnlyWith | None
-    """Why the knob does not exist at this point, with the full name of the selector."""
+    """The condition that the knob fails at this point, with the full name of the selector. None if the knob exists."""
 
 
 def active_knobs(group: Settings) -> dict[str, Any]:
-    """Map the knobs that exist at this point to their values, which are gated, hashed and shown. A tuple is a list."""
+    """Map the knobs that exist at this point to their values, as gated, hashed and shown. Tuples become lists."""
     return {one.knob: one.value for one in settings_of(group) if one.absent_by is None}
 
 
 def defaults(group: Settings) -> dict[str, object]:
-    """Map every knob of the groups in use, whether or not it exists at this point, to its default."""
+    """Map every knob of the chosen groups, whether or not it exists at this point, to its default."""
     return {one.knob: one.default for one in settings_of(group)}
 
 
 def _without_effect(group: Settings) -> Iterator[InvalidError]:
-    """Yield, for each field that is set but does not exist at this point, what it would need."""
+    """Yield an error for each field that is set but does not exist at this point. It names the condition."""
     if not _is_conditional(type(group)):
         return
     values = vars(group)
@@ -231,7 +230,7 @@ def _without_effect(group: Settings) -> Iterator[InvalidError]:
         if only_with is None or not only_with.refused or only_with.holds_at(_value_at(values, only_with.selector)):
             continue
         chosen, value = _value_at(values, only_with.selector), values[field.name]
-        # Only what differs from its default counts as set: pydantic fills in the rest.
+        # A field counts as set only if it differs from its default, because pydantic fills in the rest.
         if isinstance(value, Settings):
             changed = [one for one in settings_of(value, f"{field.name}.") if one.value != one.default]
         else:
@@ -249,12 +248,12 @@ def _without_effect(group: Settings) -> Iterator[InvalidError]:
 
 @cache
 def _is_conditional(group: type[Settings]) -> bool:
-    """Return whether some of its fields may not exist at a point; a union may exclude some."""
+    """Return whether some fields of the group may not exist: they have a condition, or a union may exclude them."""
     return bool(_unions_in(group)) or any(field.only_with for field in fields_of(group))
 
 
 def settings_of(group: Settings, prefix: str = "") -> list[Setting]:
-    """Return all knobs of an instance of a group, whose groups may be of plug-ins that are no longer in use."""
+    """Return all knobs of an instance of a group. Its groups may come from plug-ins that are no longer in use."""
     found: list[Setting] = []
     _collect(group, prefix, None, found)
     return found
@@ -266,17 +265,17 @@ def _collect(group: Settings, prefix: str, absent_by: OnlyWith | None, found: li
     for field in fields_of(type(group)):
         value, only_with = values[field.name], field.only_with
         path = f"{prefix}{field.name}"
-        # A group that does not exist takes everything below it along.
+        # If a group does not exist, nothing below it exists.
         absent = absent_by or excluded.get(field.name)
         if absent is None and only_with is not None and not only_with.holds_at(_value_at(values, only_with.selector)):
             absent = replace(only_with, selector=f"{prefix}{only_with.selector}")
         if field.name in unread or (field.if_chosen and getattr(value, "type", value) in (None, "none")):
-            # No single knob decides, so the marker names none.
+            # No single knob decides this, so the marker names none.
             absent = absent or OnlyWith("")
         if isinstance(value, Settings):
             _collect(value, f"{path}.", absent, found)
         elif isinstance(value, dict):
-            # The user chose these names; each entry is a knob of its own.
+            # The user chose these names. Each entry is a separate knob.
             entries = dotted(value, f"{path}.").items()
             found += (Setting(knob, entry, None, absent) for knob, entry in entries if entry != {})
         else:
@@ -285,7 +284,7 @@ def _collect(group: Settings, prefix: str, absent_by: OnlyWith | None, found: li
 
 
 def _excluded(group: Settings, prefix: str) -> dict[str, OnlyWith]:
-    """Map the fields that do not exist in the presence of the chosen groups to the condition under which they would."""
+    """Map the fields that the chosen groups exclude to the condition under which they would exist."""
     return {
         name: OnlyWith(f"{prefix}{field.name}.{union.selector}", without(name, union))
         for field in _unions_in(type(group))
@@ -296,19 +295,19 @@ def _excluded(group: Settings, prefix: str) -> dict[str, OnlyWith]:
 
 @cache
 def _unions_in(group: type[Settings]) -> tuple[SettingsField, ...]:
-    """Return its fields that hold one of several groups."""
+    """Return the fields of a group that contain one of several groups."""
     return tuple(field for field in fields_of(group) if field.mark(OneOf) or len(groups_in(field.info.annotation)) > 1)
 
 
 def _value_at(values: object, path: str) -> object:
-    """Return the value at a dotted path; None if there is none."""
+    """Return the value at a dotted path, or None if the path does not exist."""
     for name in path.split("."):
         values = values.get(name) if isinstance(values, Mapping) else getattr(values, name, None)
     return values
 
 
 def dotted(settings: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted names. Later spellings of one name win; an empty mapping stays."""
+    """Flatten nested mappings to dotted names. If a name occurs twice, the last value counts. Empty ones are kept."""
     found: dict[str, object] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
@@ -319,9 +318,9 @@ def dotted(settings: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(knobs: Mapping[str, object], split: Callable[[str], Sequence[str] | None] = lambda knob: None) -> Document:
-    """Nest dotted names.
+    """Return dotted names as nested mappings.
 
-    split: the segments of a name of which one has dots of its own; None for any other name.
+    split: returns the segments of a name if one of them contains dots, and None for any other name.
     """
     document: Document = {}
     for knob, value in knobs.items():

@@ -19,35 +19,34 @@ class Knob:
     """One knob of a class of settings, whether or not it exists at a given point."""
 
     name: str
-    """Dotted."""
     description: str
     fields: tuple[FieldInfo, ...]
-    """Its declarations: one, or one for each member of a union that has it."""
+    """The field's declarations: one, or one for each member of a union that has the field."""
     selector: str | None = None
-    """The knob that decides whether it exists; None for a knob that always does."""
+    """The knob that decides whether this knob exists; None if this knob always exists."""
     exists_at: tuple[object, ...] = ()
-    """The selector's values at which it exists; () if its declaration lists none."""
+    """The selector's values at which the knob exists; () if they are not listed."""
     above: tuple[FieldInfo, ...] = ()
-    """The declarations of the groups that it lies in, from the top."""
+    """The declarations of the enclosing groups, from the outermost to the innermost."""
     is_selector: bool = False
-    """True if it says which group the last of these holds."""
+    """Whether the knob selects the group that the innermost of these fields contains."""
 
     def mark(self, kind: type[Marker]) -> Marker | None:
-        """Return its marker of a class.
+        """Return the knob's marker of a class, or None if it has none.
 
-        For a selector, that is the marker of the field which holds the group that it chooses.
+        For a selector, this is the marker of the field that contains the selected group.
         """
         fields = self.above[-1:] if self.is_selector else self.fields
         return next((mark for info in fields for mark in _marks_in(info) if isinstance(mark, kind)), None)
 
     def inherited(self, kind: type[Marker]) -> Marker | None:
-        """Return its marker of a class or, if it has none, that of the nearest enclosing group."""
+        """Return the knob's marker of a class, or else that of the nearest enclosing group that has one."""
         fields = (*self.fields, *reversed(self.above))
         return next((mark for info in fields for mark in _marks_in(info) if isinstance(mark, kind)), None)
 
     @property
     def default(self) -> object:
-        """Its default in the form of `active_knobs`; for a selector, that of the group which is held by default."""
+        """The default in the form of `active_knobs`. For a selector, this is the `type` of the default group."""
         default: object = (self.above[-1] if self.is_selector else self.fields[0]).default
         if self.is_selector and default is not None:
             selector = self.name.rpartition(".")[2]
@@ -57,20 +56,21 @@ class Knob:
 
 @cached
 def knobs_of(group: type[Settings]) -> Mapping[str, Knob]:
-    """Map the dotted name of every knob to it. Selectors come before the knobs that they govern."""
+    """Return every knob by its dotted name. Selectors come before the knobs that they govern."""
     return {knob.name: knob for knob in _knobs({"": group}, "", (), None)}
 
 
 @cached
 def unions_of(group: type[Settings]) -> Mapping[str, Groups]:
-    """Map the dotted name of every field that holds one of several groups to these groups."""
+    """Return the groups of every field that contains one of several groups, by the field's dotted name."""
     return dict(_unions(group, ""))
 
 
 def _marks_in(info: FieldInfo) -> Iterator[object]:
-    """Yield the markers of a field, and of the types that its own is made of."""
+    """Yield the markers of a field, including those within its type."""
     yield from info.metadata
-    # pydantic keeps the outermost Annotated in `metadata`; markers of inner types are among their arguments.
+    # pydantic stores only the markers of the outermost Annotated in `metadata`. Those of inner types are in its
+    # arguments.
     types = [info.annotation]
     while types:
         arguments = get_args(types.pop())
@@ -79,7 +79,7 @@ def _marks_in(info: FieldInfo) -> Iterator[object]:
 
 
 def _unions(group: type[Settings], prefix: str) -> Iterator[tuple[str, Groups]]:
-    """Yield every field below a group that holds one of several groups, by its dotted name."""
+    """Yield every field below a group that contains one of several groups, with its dotted name."""
     for field in fields_of(group):
         if union := field.union:
             yield f"{prefix}{field.name}", union
@@ -96,11 +96,11 @@ def _knobs(
     of_group: OnlyWith | None,
     selector: str | None = None,
 ) -> Iterator[Knob]:
-    """Yield all knobs of a group, or of the groups of a union by its selector's values.
+    """Yield all knobs of a group, or of the groups of a union, keyed by the values of the selector.
 
-    of_group: where the group exists, with the full name of its selector.
+    of_group: the condition under which the group exists, with the full name of its selector.
     """
-    # Members of a union may declare the same knob, so fields are gathered by name over all of them.
+    # Members of a union may declare the same knob, so the fields of all members are collected by name.
     declared: dict[str, dict[str, SettingsField]] = {}
     for kind, group in groups.items():
         for field in fields_of(group):
@@ -117,8 +117,8 @@ def _knobs(
         infos = tuple(field.info for field in fields.values())
         first = next(iter(fields.values()))
         path = f"{prefix}{name}"
-        # The nearest reason counts: another group that excludes the field, its own marker, the union's type, then the
-        # group.
+        # The nearest condition counts: another group that excludes the field, its own marker, the union's type, then
+        # the group.
         exists = excluding.get(name) or _marked(first, prefix)
         if selector is not None and name != selector:
             exists = exists or OnlyWith(f"{prefix}{selector}", tuple(fields))
@@ -126,7 +126,7 @@ def _knobs(
         within = (*above, first.info)
         if name == selector:
             meanings = {kind: first_sentence(groups[kind]) for kind in fields}
-            # The selector's values are explained by the docstrings of the groups that they choose.
+            # The values of a selector are described by the docstrings of the groups that they select.
             yield replace(_knob(path, joined_meanings(meanings), infos, of_group, above), is_selector=True)
         elif union := first.union:
             yield from _knobs(union.members, f"{path}.", within, exists, union.selector)
@@ -145,7 +145,7 @@ def _knob(
 
 
 def _marked(field: SettingsField, prefix: str) -> OnlyWith | None:
-    """Return where the field exists by its own marker, with the full name of its selector."""
+    """Return the condition of a field's own marker, with the full name of the selector."""
     if field.only_with:
         return replace(field.only_with, selector=f"{prefix}{field.only_with.selector}")
     explained_by = field.if_chosen and field.if_chosen.explained_by
@@ -158,7 +158,7 @@ def first_sentence(group: type[BaseModel]) -> str:
 
 
 def joined_meanings(meanings: Mapping[str, str]) -> str:
-    """Return `a, b: one meaning | c: another`; the meaning alone if its kind is ""."""
+    """Return `a, b: one meaning | c: another`, or the meaning alone if its kind is ""."""
     by_meaning: dict[str, list[str]] = {}
     for kind, meaning in meanings.items():
         by_meaning.setdefault(meaning, []).append(kind)

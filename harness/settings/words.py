@@ -1,4 +1,4 @@
-"""Knobs in words, for tables: the type, default and range of each."""
+"""Descriptions of knobs for tables: the type, default and range of each."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ from harness.settings.space import Knob
 
 @dataclass(frozen=True)
 class KnobFacts:
-    """What a user must know to set a knob. Settings are written as in a sweep file."""
+    """What a user must know to set a knob. Values are written as in a sweep file."""
 
     type: str
-    """`int`, `float | null`, `list of str`; for a fixed choice, all of them, as `none | sft`."""
+    """The type, such as `int`, `float | null` or `list of str`. For a fixed choice, all values, such as `none | sft`.
+    """
     default: str
-    """The default, e.g. `the task's` if others decide it; "" if the knob must be set."""
+    """The default, or words such as `the task's` if it depends on other settings; "" if the knob must be set."""
     range: str
-    """`> 0, <= 1`; for a list, the range of its length. "" if every value of the type is allowed."""
+    """The range, such as `> 0, <= 1`; for a list, that of its length; "" if every value of the type is allowed."""
     description: str
-    """`at_step: ... | converged: ...` for a knob that exists only at some values of the `type` next to it."""
+    """The description. For a knob that exists only with some types, it is `at_step: ... | converged: ...`."""
 
 
 def facts_of(knob: Knob) -> KnobFacts:
-    """Put the declarations of a knob into words."""
-
-    # The members of a union often declare a knob alike; `dict.fromkeys` drops repetitions and keeps the order.
+    # Members of a union often have equal declarations. `dict.fromkeys` removes duplicates and keeps the order.
     def joined(parts: Iterable[str], by: str) -> str:
         return by.join(dict.fromkeys(parts))
 
-    # For a selector: the field whose default chooses one of the groups.
+    # The default of a selector is that of the field that contains its group.
     held_by = knob.above[-1:]
     chosen = held_by and knob.is_selector
     return KnobFacts(
@@ -53,7 +52,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def written(value: object) -> str:
-    """Write a setting as in a sweep file."""
+    """Return a setting as it is written in a sweep file."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(written, value))}]"
     if isinstance(value, BaseModel):  # the chosen group of a union
@@ -65,7 +64,7 @@ def written(value: object) -> str:
 
 
 def _types(annotation: object, metadata: Sequence[object] = ()) -> Iterator[str]:
-    """Yield the alternatives of a type."""
+    """Yield the alternatives of a type, in words."""
     in_words = [marker.type() for marker in metadata if isinstance(marker, InWords) and marker.type]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if in_words:

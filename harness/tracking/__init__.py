@@ -1,4 +1,4 @@
-"""The MLflow mirror of a sweep: one writer in the parent process tails the records. The records stay the truth."""
+"""The MLflow mirror of a sweep. Only the parent process writes it, from the records, which remain authoritative."""
 
 from harness.tracking.client import MirrorError, server_command, tracking_uri
 from harness.tracking.evaluation import log_evaluation, log_lm_eval, sync_evaluations

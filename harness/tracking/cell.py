@@ -1,7 +1,7 @@
-"""The child run of one cell: its resolved spec as parameters, its records as curves, its state as status and tags.
+"""The child run of a cell: its resolved spec as parameters, its records as curves, its state as status and tags.
 
-A trial of a search is shown as tags on the runs of its cells. A trial without cells has a run of its own: its values
-did not fit together, or are those of another trial.
+A trial of a search is shown as tags on the runs of its cells. A trial without cells has a separate run: its values
+contradict each other, or are those of another trial.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ _SENDING_TAG = "bench.sending"
 
 
 class _Record(NamedTuple):
-    """A file of rows."""
-
     curves: Callable[[Sequence[TimedRow]], Curves]
     is_reproducible: bool
-    """Wall-clock never comes out the same again, so new values there do not mean another training."""
+    """Whether a resumed cell records the same values again. Times never repeat, so new times do not mean new training.
+    """
 
 
 _RECORDS = {
@@ -65,31 +64,29 @@ _FILES = ("steps.jsonl", "timing.jsonl", "starts.jsonl")
 
 
 class _Extent(NamedTuple):
-    """How much of a record is mirrored or on its way: its first `n_rows` rows, which have this digest."""
+    """The part of a record that is mirrored or being sent: the number of its first rows, and their digest."""
 
     n_rows: int
     digest: str
 
 
 def fingerprint(cell: CellRecord) -> list[tuple[int, int] | None]:
-    """Return a value that changes whenever a record that becomes curves does."""
+    """Return a value that changes whenever a record with curves changes."""
     return [file_fingerprint(path) for path in (*(cell.path / name for name in _FILES), cell.scores)]
 
 
 @dataclass(frozen=True)
 class CellView:
-    """What MLflow shows of a cell besides its records."""
+    """The parts of a cell that MLflow shows in addition to its records."""
 
     cell: CellRecord
     status: Status
     trial_tags: Mapping[str, str]
-    """The tags of its trial; empty outside of a search."""
+    """The tags of the cell's trial; empty if the sweep is not a search."""
     base_scores: Sequence[EvaluationRow]
-    """The scores of the model that the cell starts from, as in scores.jsonl."""
+    """The scores of the model from which the cell starts, as in scores.jsonl."""
     inputs: Sequence[DatasetInput]
-    """Its datasets."""
     sweep_tags: Mapping[str, str]
-    """See the function `sweep_tags`."""
 
     @property
     def is_over(self) -> bool:
@@ -98,8 +95,8 @@ class CellView:
     def rows(self, start_ms: int) -> dict[str, list[TimedRow]]:
         """Return the rows of each record with their times.
 
-        start_ms: when the cell began, if the records do not say it. A score is held back until the row of timing.jsonl
-        with its time is written, which comes next.
+        start_ms: when the cell began, if the records do not say so.
+        A score is left out until the next row of timing.jsonl, which contains its time, is written.
         """
         cell = self.cell
         steps, scores, timing = cell.read_steps(), cell.read_scores(), cell.read_timing()
@@ -110,13 +107,14 @@ class CellView:
         last_timed = max(timed, default=(-1, False))
 
         def scored_ms(row: ScoreRow) -> int:
-            # An evaluation in a folder of its own comes after everything that the cell's clock covers.
+            # A later evaluation of the cell begins after everything that the cell's clock covers.
             return last_ms if row["final"] and cell.evaluation is not None else ends.get((row["step"], True), first_ms)
 
         def is_timed(row: ScoreRow) -> bool:
             return self.is_over or cell.evaluation is not None or (row["step"], True) <= last_timed
 
-        # MLflow draws a curve over tokens by matching steps. This point makes it begin with the model before training.
+        # MLflow draws a curve over tokens by matching steps. With this point, the curve begins with the model before
+        # training.
         start = [{"step": 0, "generated_tokens": 0}] if steps and "generated_tokens" in steps[0] else []
         return {
             "base": [TimedRow(row, first_ms) for row in self.base_scores],
@@ -128,17 +126,17 @@ class CellView:
 
 @dataclass(frozen=True)
 class News:
-    """The points of the rows of a cell that are not mirrored yet."""
+    """The points of a cell's rows that are not mirrored yet."""
 
     extents: dict[str, _Extent]
-    """For each record, what is mirrored once the points are sent."""
+    """For each record, the part that will be mirrored once the points are sent."""
     sending: dict[str, _Extent]
-    """For each record, the rows that the points belong to."""
+    """For each record, the rows to which the points belong."""
     points: Curves
 
     @classmethod
     def of(cls, rows: dict[str, list[TimedRow]], tags: Mapping[str, str]) -> News:
-        """Build the news from a cell's rows and the tags of its run, which say what is mirrored."""
+        """Return the news in a cell's rows. tags: the tags of the cell's run, which say what is mirrored."""
         mirrored = _extents(tags, _MIRRORED_TAG)
         new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
         extents, sending = dict(mirrored), {}
@@ -150,9 +148,9 @@ class News:
 
 
 def begin_cell(view: CellView, run: MirroredRun | None, create: Callable[..., MirroredRun]) -> tuple[MirroredRun, News]:
-    """Prepare the run of a cell for its new points, and return both.
+    """Prepare the run of a cell for its new points. Return the run and the new points.
 
-    The run is made with `create(name, start_ms, tags)` if there is none, or if it shows rows that are no longer
+    The run is created with `create(name, start_ms, tags)` if there is none, or if it shows rows that are no longer
     recorded. Raises DamagedRecordError.
     """
     cell = view.cell
@@ -165,20 +163,21 @@ def begin_cell(view: CellView, run: MirroredRun | None, create: Callable[..., Mi
         identity = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
         run = create(f"{cell.arm}-s{cell.seed}", began_ms(cell), {**identity, **view.sweep_tags})
     if _MIRRORED_TAG not in run.tags:
-        # The file goes first: MLflow reads the whole run to find where its files are, and it has no parameters yet.
+        # The file is sent first, because to find the folder of a run's files, MLflow reads all its parameters.
         run.log_file(cell.evaluation_folder / "spec.json")
         run.log_params(flat_params(cell.spec))
         run.log_inputs(view.inputs)
     if view.status["state"] == "done" and TABLES_TAG not in run.tags and cell.evals.exists():
         run.log_table("completions.json", completions_table(first_samples(cell.evals), cell.read_problems()))
     if news.sending:
-        # If this process is killed before the end, the next one sees that it sends the same points again.
+        # If this process is killed before the end, the next process can tell from this that it sends the same points
+        # again.
         run.set_tags({_SENDING_TAG: json.dumps(news.sending)})
     return run, news
 
 
 def end_cell(view: CellView, news: News, run: MirroredRun) -> None:
-    """Record what the run holds, once the points of the news are sent."""
+    """Record in the run what it contains, once the new points are sent."""
     cell = view.cell
     run.set_tags(
         {
@@ -194,7 +193,7 @@ def end_cell(view: CellView, news: News, run: MirroredRun) -> None:
 
 
 def began_ms(cell: CellRecord) -> int:
-    """Return when the cell's first start began, in Unix milliseconds; without a start, when its spec was written."""
+    """Return when the cell's first start began, in Unix milliseconds. Before that, return when its spec was written."""
     begins_s = cell.read_begins()
     return round(1000 * begins_s[0]) if begins_s else modified_ms(cell.evaluation_folder / "spec.json") or 0
 
@@ -202,7 +201,7 @@ def began_ms(cell: CellRecord) -> int:
 def ended_ms(cell: CellRecord) -> int | None:
     """Return when the last recorded step or evaluation of a cell ended, in Unix milliseconds.
 
-    Without one, it is when the cell's state was written, or None before that.
+    If there is none, return when the cell's state was written, or None if it has no state yet.
     """
     last_s = cell.read_begins()[-1:] if cell.evaluation is not None else []
     ends_s = [*cell.read_ends().values(), *last_s]
@@ -210,13 +209,13 @@ def ended_ms(cell: CellRecord) -> int | None:
 
 
 def commit_tag(starts: Sequence[Start]) -> dict[str, str]:
-    """Return the commit in the last of some rows of starts.jsonl, under MLflow's name; {} outside a checkout."""
+    """Return a tag with the last commit in rows of starts.jsonl, or {} if they name none."""
     commits = [commit for start in starts if (commit := start.get("commit"))]
     return {"mlflow.source.git.commit": commits[-1]} if commits else {}
 
 
 def first_samples(path: Path) -> pyarrow.Table:
-    """Read the first sample of each problem from an evals.parquet, for every evaluation."""
+    """Return the first sample of each problem in each evaluation of an evals.parquet."""
     from pyarrow.compute import field
 
     columns = ["final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"]
@@ -231,11 +230,11 @@ def _extents(tags: Mapping[str, str], tag: str) -> dict[str, _Extent]:
 def _shows_other_rows(run: MirroredRun, rows: dict[str, list[TimedRow]], is_over: bool) -> bool:
     """Return whether the run shows rows that are no longer recorded.
 
-    Rows that a resume cut off may grow back equal. Rows that were being sent when the process was killed may too, but
-    at other times: MLflow would take them for other points.
+    Rows that a resume removed may be recorded again with equal values. The same is true of rows that were being sent
+    when the process was killed, but then their times differ, and MLflow would treat them as further points.
     """
     mirrored = _extents(run.tags, _MIRRORED_TAG)
-    # Until the cell is over, rows that a resume cut off may still come back, so too few rows say nothing yet.
+    # As long as the cell runs, rows that a resume removed may return, so missing rows prove nothing yet.
     is_other = any(
         record.is_reproducible
         and (is_over or len(rows[name]) >= extent.n_rows)
@@ -265,20 +264,20 @@ def _digest(texts: Sequence[str]) -> str:
 
 
 TRIAL_TAG = "bench.trial"
-"""Holds the trial's number on a run that stands for a trial without cells."""
+"""On the run of a trial without cells: the number of the trial."""
 _STATUS = {"running": "RUNNING", "complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 
 def has_own_run(trial: TrialRecord) -> bool:
-    """Return whether a trial has a run of its own: it has no cells, and is not about to get some."""
+    """Return whether a trial has its own run: it has no cells, and will not get any."""
     return not trial.cells and (trial.state != "running" or trial.same_as is not None)
 
 
 def trial_tags(trial: TrialRecord) -> dict[str, str]:
-    """Return the tags of a trial on the runs of its cells.
+    """Return the tags of a trial for the runs of its cells.
 
     `trial.state` and `trial.reason` distinguish a cell that the pruner stopped from one that a user interrupted.
-    `trial.same_as` is the number of the trial whose cells it shares.
+    `trial.same_as` is the number of the trial whose cells this trial shares.
     """
     tags = {
         "trial": str(trial.number),
@@ -295,10 +294,10 @@ def sync_trial(
     run: MirroredRun | None,
     create: Callable[..., MirroredRun],
 ) -> tuple[MirroredRun, int]:
-    """Update the run of a trial without cells, and return it with the number of points sent.
+    """Update the run of a trial without cells. Return the run and the number of points sent.
 
-    A missing run is made with `create(name, start_ms, tags)`. changed_ms: when study.json, which keeps no clock, was
-    written.
+    If the run does not exist, it is created with `create(name, start_ms, tags)`.
+    changed_ms: when study.json was written, which contains no times.
     """
     if run is None:
         run = create(f"trial_{trial.number}", changed_ms, {TRIAL_TAG: str(trial.number)})
@@ -310,6 +309,6 @@ def sync_trial(
     run.log_points(points)
     run.set_tags(trial_tags(trial) | {"hash": trial.hash or "", "flags": ", ".join(trial.flags)})
     run.set_status(_STATUS[trial.state], changed_ms)
-    # The tag is set last, so that it never covers points that were not sent.
+    # The tag is set last, so that it never claims points that were not sent.
     run.set_tags({_MIRRORED_TAG: mirrored})
     return run, len(points)

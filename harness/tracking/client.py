@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ARTIFACTS = "mlartifacts"
 _PATIENCE_S = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-# These apply to this process only, and only where the user has not set them. The next sync is the retry.
+# These apply only to this process, and only if the user has not set them. There are no retries: the next sync is one.
 _ENVIRONMENT = {
     _PATIENCE_S: "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -33,17 +33,17 @@ _ENVIRONMENT = {
 }
 _SQLITE = "sqlite:///"
 _DATABASE_SERVERS = ("postgresql", "mysql", "mssql")
-"""Databases that MLflow keeps runs in and that may be away, by the scheme of an address."""
+"""The schemes of database servers, which may be unreachable."""
 
 
 class MirrorError(BenchError):
-    """MLflow could not be reached or refused. Nothing is lost: the next sync continues where this one ended."""
+    """MLflow could not be reached, or refused. Nothing is lost: the next sync continues where this one ended."""
 
 
 def tracking_uri(home: Path) -> str:
-    """Return where the sweeps under `home` are mirrored: `MLFLOW_TRACKING_URI`, else the file `<home>/mlflow.db`.
+    """Return the address to which the sweeps under `home` are mirrored: `MLFLOW_TRACKING_URI`, else `<home>/mlflow.db`.
 
-    It may hold a password: show it through `without_password`.
+    It may contain a password, so show it only through `without_password`.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{own_database(home)}"
     register_address("MLFLOW_TRACKING_URI", uri)
@@ -52,10 +52,10 @@ def tracking_uri(home: Path) -> str:
 
 @contextmanager
 def talking_to_mlflow(uri: str) -> Iterator[None]:
-    """Import and call MLflow inside this block: quietly, with short timeouts, its errors turned into MirrorError.
+    """Import and call MLflow in this block: without output, with short timeouts, and with its errors as MirrorError.
 
-    OSError is included, because a full disk under the database or the artifacts must not stop the training. So is
-    ImportError, which a missing database driver raises.
+    OSError becomes MirrorError too, because a full disk must not stop the training. So does ImportError, which a
+    missing database driver raises.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -81,7 +81,7 @@ def _late(uri: str, error: Exception) -> MirrorError:
 def _require_server(uri: str) -> None:
     """Raise OSError if MLflow's server accepts no connection, and ValueError for a malformed address.
 
-    This runs before MLflow is imported, which takes seconds. A server behind a proxy is left to MLflow.
+    This is checked before MLflow is imported, which takes seconds. A server behind a proxy is not checked here.
     """
     from urllib.request import getproxies, proxy_bypass
 
@@ -95,7 +95,7 @@ def _require_server(uri: str) -> None:
 
 
 def connect(uri: str, home: Path) -> MlflowClient:
-    """Return an `MlflowClient`. The home's own database is first created, repaired and migrated if needed."""
+    """Return an `MlflowClient`. If it uses the home's own database, that is first created, repaired or migrated."""
     from mlflow import MlflowClient
 
     if uri != f"{_SQLITE}{own_database(home)}":
@@ -107,7 +107,7 @@ def connect(uri: str, home: Path) -> MlflowClient:
 
 
 def experiment_of_run(uri: str, home: Path, tags: Mapping[str, str]) -> str | None:
-    """Return the experiment of a run with these tags, if the home's own database has one; else None.
+    """Return the experiment of a run with these tags in the home's own database, or None if there is no such run.
 
     MLflow is not imported.
     """
@@ -117,27 +117,28 @@ def experiment_of_run(uri: str, home: Path, tags: Mapping[str, str]) -> str | No
 
 
 def experiment_id(client: MlflowClient, uri: str, name: str, home: Path) -> str:
-    """Return the id of the experiment of that name, which is created if it is missing.
+    """Return the id of the experiment with this name. It is created if it does not exist.
 
-    client: an `MlflowClient` of `uri`. home: where runs are kept.
+    client: an `MlflowClient` for `uri`.
+    home: the folder with all sweeps.
     """
     experiment = client.get_experiment_by_name(name)
     if experiment is not None:
         return str(experiment.experiment_id)
-    # A server knows where it keeps files; with a bare database MLflow would use the current directory.
+    # A server determines where it keeps files. With a bare database, MLflow would use the current directory.
     location = None if _is_server(uri) else _artifacts(uri, home)
     return str(client.create_experiment(name, artifact_location=location))
 
 
 def address(uri: str, experiment: str) -> str:
-    """Return the page of an experiment's runs; without a server, its address under `server_command`."""
+    """Return the address of an experiment's page. For a database, it is the address under `server_command`."""
     server = urlsplit(uri)
     root = f"{server.scheme}://{server.netloc.rpartition('@')[2]}{server.path.rstrip('/')}"
     return f"{root if _is_server(uri) else 'http://127.0.0.1:5000'}/#/experiments/{experiment}/runs"
 
 
 def server_command(uri: str) -> str | None:
-    """Return the command that shows a database in a browser, or None if a server does."""
+    """Return the command that shows a database in a browser, or None if `uri` is a server."""
     return None if _is_server(uri) else f"mlflow ui --backend-store-uri {shlex.quote(without_password(uri))}"
 
 
@@ -157,13 +158,13 @@ def _require_answer(uri: str) -> None:
 
 
 def _artifacts(uri: str, home: Path) -> str:
-    """Return the folder of runs' files: next to a database that is a file, so that both can be moved together."""
+    """Return the folder for the runs' files. It is next to a database file, so that both can be moved together."""
     folder = Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE) else home
     return (folder.resolve() / ARTIFACTS).as_uri()
 
 
 def file_fingerprint(path: Path) -> tuple[int, int] | None:
-    """Return the modification time (ns) and size of a file, which change with every write; None without the file."""
+    """Return the modification time (ns) and size of a file, which every write changes, or None if there is no file."""
     if not path.exists():
         return None
     stat = path.stat()
@@ -171,5 +172,5 @@ def file_fingerprint(path: Path) -> tuple[int, int] | None:
 
 
 def modified_ms(path: Path) -> int | None:
-    """Return the modification time in Unix milliseconds, MLflow's unit; None without the file."""
+    """Return the modification time in Unix milliseconds, MLflow's unit, or None if there is no file."""
     return path.stat().st_mtime_ns // 1_000_000 if path.exists() else None

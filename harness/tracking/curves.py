@@ -1,7 +1,7 @@
 """Rows of records as points of MLflow's curves.
 
-A long sweep has millions of points, so a curve is a set of columns: an object for each point would take ten times as
-long.
+A long sweep has millions of points. A curve is therefore stored as columns: one object per point would take ten times
+as long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TimedRow(NamedTuple):
-    """A row of a record and when it was written, in Unix milliseconds."""
+    """A row of a record, and the time at which it was written, in Unix milliseconds."""
 
     values: Mapping[str, Any]
     at_ms: int
@@ -30,7 +30,7 @@ class MetricCurve(NamedTuple):
     steps: NDArray[np.int64]
     """The rollout batch of each point."""
     values: NDArray[np.float64]
-    """Finite."""
+    """The values, all of them finite."""
     times_ms: NDArray[np.int64]
     """Unix milliseconds."""
 
@@ -38,7 +38,8 @@ class MetricCurve(NamedTuple):
     def last(self) -> tuple[float, int, int]:
         """The (value, time, step) that MLflow shows as the metric's value.
 
-        It is the point of the latest step, there the latest in time, and of equal times the largest value.
+        It is the point of the last step, among these the latest in time, and among these the one with the largest
+        value.
         """
         import numpy as np
 
@@ -46,11 +47,10 @@ class MetricCurve(NamedTuple):
         return self.values[place].item(), self.times_ms[place].item(), self.steps[place].item()
 
     def points(self) -> Iterable[tuple[float, int, int]]:
-        """Yield (value, time, step) of each point."""
         return zip(self.values.tolist(), self.times_ms.tolist(), self.steps.tolist(), strict=True)
 
     def distinct(self) -> MetricCurve:
-        """Return the curve with each point once, in order of time."""
+        """Return the curve without repeated points, in order of time."""
         import numpy as np
 
         order = np.lexsort((self.values, self.steps, self.times_ms))
@@ -61,7 +61,7 @@ class MetricCurve(NamedTuple):
 
 
 Curves = dict[str, MetricCurve]
-"""By MLflow's names of the metrics. No curve is empty."""
+"""Maps MLflow's name of each metric to its curve. No curve is empty."""
 
 
 def count_points(curves: Curves) -> int:
@@ -70,18 +70,19 @@ def count_points(curves: Curves) -> int:
 
 @cache
 def mlflow_name(name: str) -> str:
-    """Return a legal MLflow name.
+    """Return a name that MLflow accepts.
 
-    Letters, digits and `_-./` stay. `@` becomes `_at_` and `^` `_hat_` (`pass@1`: `pass_at_1`), others `_`.
+    Letters, digits and `_-./` are kept. `@` becomes `_at_`, so that `pass@1` is `pass_at_1`. `^` becomes `_hat_`. Any
+    other character becomes `_`.
     """
     return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
 
 
 def score_curves(rows: Sequence[TimedRow]) -> Curves:
-    """Return rows of scores.jsonl as `eval/<task>/<metric>`.
+    """Return rows of scores.jsonl as curves named `eval/<task>/<metric>`.
 
-    That is one curve from the model before training to the final evaluation. The final evaluation, by which arms are
-    compared, is also `eval/final/<task>/<metric>`.
+    Each is one curve from the model before training to the final evaluation. The final evaluation, by which arms are
+    compared, is also returned as `eval/final/<task>/<metric>`.
     """
     return joined(
         value_curves(f"{prefix}/{values['task']}/", values["metrics"], at_ms, values["step"])
@@ -91,12 +92,12 @@ def score_curves(rows: Sequence[TimedRow]) -> Curves:
 
 
 def value_curves(prefix: str, values: Mapping[str, object], at_ms: int, step: int = 0) -> Curves:
-    """Return the numbers among some values as curves `<prefix><key>` of one point each."""
+    """Return the numeric values as curves `<prefix><key>` with one point each."""
     return row_curves(prefix, [TimedRow({**values, "step": step}, at_ms)])
 
 
 def joined(parts: Iterable[Curves]) -> Curves:
-    """Join the points of several sets of curves."""
+    """Return one set of curves with the points of several sets."""
     import numpy as np
 
     pieces: dict[str, list[MetricCurve]] = {}
@@ -110,7 +111,7 @@ def joined(parts: Iterable[Curves]) -> Curves:
 
 
 def row_curves(prefix: str, rows: Sequence[TimedRow]) -> Curves:
-    """Return the numbers in rows as curves `<prefix><key>`."""
+    """Return the numeric values in rows as curves `<prefix><key>`."""
     import numpy as np
 
     steps = np.array([row.values["step"] for row in rows], dtype=np.int64)
@@ -120,7 +121,7 @@ def row_curves(prefix: str, rows: Sequence[TimedRow]) -> Curves:
     for key in keys:
         found = [row.values.get(key) for row in rows]
         values = np.array([value if isinstance(value, (int, float)) else math.nan for value in found], dtype=np.float64)
-        # A missing value is null in the records and becomes a gap in the curve. MLflow would store infinity as 1.8e308.
+        # A missing value, null in the records, becomes a gap in the curve. MLflow would store infinity as 1.8e308.
         is_there = np.isfinite(values)
         if is_there.any():
             parts.append(

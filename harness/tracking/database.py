@@ -1,11 +1,11 @@
-"""The home's own database, <home>/mlflow.db. It is made from the records, so a damaged one is made anew.
+"""The home's own MLflow database, <home>/mlflow.db. It is made from the records, so a damaged one can be made again.
 
-MLflow keeps the absolute address of every run's files. A copied home would write into the files of the original, and a
-moved one would not find them. The addresses are therefore rewritten before MLflow reads them.
+MLflow stores the absolute address of every run's files. In a copied home, it would write to the files of the original;
+in a moved home, it would not find the files. The addresses are therefore rewritten before MLflow reads them.
 
-MLflow takes seconds to make or migrate a database, in many transactions, and cannot continue after an interruption.
-Both therefore happen under a lock in a second file, which replaces the database once its schema is complete. If that
-file exists when the lock is taken, a killed process left it.
+MLflow takes seconds and many transactions to create or migrate a database, and cannot continue after an interruption.
+So both are done under a lock, in a second file that replaces the database once its schema is complete. If that file
+exists when the lock is taken, a killed process left it behind.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SIDES = ("-journal", "-wal", "-shm")
 """The endings of the files that SQLite keeps next to a database."""
 _OF_THE_SCHEMA = ("alembic_version", "workspaces")
-"""Tables that MLflow's migrations fill, also where there is no run."""
+"""Tables that MLflow's migrations fill even if there are no runs."""
 _WAIT_S = 20.0
 _CHECKED: set[Path] = set()
-"""Databases that this process has opened: MLflow holds on to a file, so that none may take its place."""
+"""The databases that this process has opened. MLflow keeps such a file open, so it must not be replaced."""
 
 
 def own_database(home: Path) -> Path:
@@ -54,9 +54,9 @@ def opening(database: Path, artifacts: str) -> Iterator[None]:
 
 
 def tagged(database: Path, artifacts: str, tags: Mapping[str, str]) -> str | None:
-    """Return the experiment of a run that carries all these tags, without MLflow, which takes seconds to start.
+    """Return the experiment of a run that has all these tags, without MLflow, which takes seconds to start.
 
-    None if there is no such run, the database cannot be read, or the files of its runs lie elsewhere.
+    None if there is no such run, if the database cannot be read, or if the files of its runs are stored elsewhere.
     """
     if not database.exists():
         return None
@@ -76,7 +76,7 @@ def tagged(database: Path, artifacts: str, tags: Mapping[str, str]) -> str | Non
 
 
 def _is_damaged(database: Path) -> bool:
-    """Return whether SQLite finds the database damaged and no run in it can be read. Raises OSError if one can."""
+    """Return whether SQLite reports damage and no run can be read. Raises OSError if runs can be read."""
     if not database.exists():
         return False
     with closing(sqlite3.connect(database, timeout=_WAIT_S)) as connection:
@@ -84,7 +84,7 @@ def _is_damaged(database: Path) -> bool:
             if connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]:
                 return False
         except sqlite3.DatabaseError as error:
-            # The low byte is the primary code; SQLite's extended codes add details above it.
+            # The low byte is the primary code. SQLite's extended codes add details in the bytes above it.
             if error.sqlite_errorcode & 0xFF not in _DAMAGED:
                 raise
         with suppress(sqlite3.DatabaseError):
@@ -99,7 +99,7 @@ def _set_aside(database: Path) -> None:
     number = 1
     while (aside := database.with_name(f"{database.name}.damaged-{number}")).exists():
         number += 1
-    # The database goes last: after a kill, the next process finds it and the same number.
+    # The database is renamed last. After a kill, the next process finds it and chooses the same number.
     for side in (*_SIDES, ""):
         with suppress(FileNotFoundError):
             database.with_name(f"{database.name}{side}").rename(f"{aside}{side}")
@@ -110,9 +110,10 @@ def _set_aside(database: Path) -> None:
 
 
 def _complete(database: Path) -> None:
-    """Give the database the schema of the installed MLflow. Raises OSError if this MLflow does not know its schema.
+    """Give the database the schema of the installed MLflow.
 
-    A new one is made if there is none, or if it holds nothing because MLflow was stopped while it made it.
+    A new database is created if there is none, or if it is empty because MLflow was stopped while creating it. Raises
+    OSError if this MLflow does not know the database's schema.
     """
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
@@ -134,13 +135,13 @@ def _complete(database: Path) -> None:
             raise OSError(f"another version of MLflow made it ({error})") from error
         old.execute("PRAGMA journal_mode = DELETE")  # so that all it holds is in the one file
         if _holds_rows(old):
-            # Keep other writers out until the new file replaces this one. An empty database gets no transaction: its
-            # journal would be played back into the new one after a kill.
+            # Keep other writers out until the new file replaces this one. An empty database gets no transaction: after
+            # a kill, its journal would be applied to the new file.
             old.execute("BEGIN IMMEDIATE")
             with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(making)) as copy:
                 source.backup(copy)
         engine = utils.create_sqlalchemy_engine(f"sqlite:///{making}")
-        # A hundred commits need not wait for the disk: the file is on it before it is renamed.
+        # The hundred commits need not wait for the disk, because the file is synced before it is renamed.
         event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
         try:
             FirstTables.metadata.create_all(engine)
@@ -155,7 +156,7 @@ def _complete(database: Path) -> None:
 
 
 def _revision(connection: sqlite3.Connection) -> str | None:
-    """Return the schema's revision, or None if there is none."""
+    """Return the revision of the schema, or None if there is no schema."""
     if "alembic_version" not in _tables(connection):
         return None
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -163,7 +164,7 @@ def _revision(connection: sqlite3.Connection) -> str | None:
 
 
 def _holds_rows(connection: sqlite3.Connection) -> bool:
-    """Return whether the database holds anything but the schema."""
+    """Return whether the database contains anything besides the schema."""
     return any(
         connection.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchall()
         for table in _tables(connection)
@@ -176,7 +177,7 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
 
 
 def _move_along(database: Path, artifacts: str) -> None:
-    """Rewrite the addresses of files that lay in a folder of this name in another home."""
+    """Replace the addresses of files that were in a folder of this name in another home."""
     name = artifacts.rpartition("/")[2]
     with closing(sqlite3.connect(database, timeout=_WAIT_S)) as connection, connection:
         moved = connection.execute(

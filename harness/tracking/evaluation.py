@@ -1,4 +1,4 @@
-"""Evaluations in MLflow: experiment `evals`, with one run per model and task, identified by its name."""
+"""Evaluations in MLflow: the experiment `evals`, with one run per model and task, found by its name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN_TAG = "bench.mirrored"
 def log_evaluation(uri: str, home: Path, label: str, document: dict[str, Any]) -> None:
     """Log the current scores of a store, replacing a run that shows other scores.
 
-    document: as `TaskEvaluation.run` returns it. Raises MirrorError if MLflow cannot be reached or refuses.
+    document: the result of `TaskEvaluation.run`. Raises MirrorError if MLflow cannot be reached or refuses.
     """
     folder = Path(document["path"])
     asked = {key: document[key] for key in ("n_problems", "n_samples", "grader")} | read_json(folder / "spec.json")
@@ -65,7 +65,7 @@ def _log(
     with talking_to_mlflow(uri):
         client = connect(uri, home)
         experiment = experiment_id(client, uri, EXPERIMENT, home)
-        # Anything but a single run with this digest shows other scores, or is left from an interrupted attempt.
+        # Anything but a single run with this digest shows other scores, or remains from an interrupted attempt.
         runs = MirroredRun.find(client, experiment, "bench.evaluation", name)
         if len(runs) == 1 and runs[0].tags.get(_SHOWN_TAG) == shown:
             return

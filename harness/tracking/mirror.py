@@ -1,26 +1,23 @@
-"""Bring MLflow up to date with the records of a sweep: `bench run` does it every few seconds, `bench sync` once.
+"""Bring MLflow up to date with the records of a sweep. `bench run` does so every few seconds, `bench sync` once.
 
-    experiment   the sweep's name
-    parent run   the question (tag `bench.question_id`) and its answer; artifacts: the report
-    child run    a cell (tag `bench.cell`); parameters: its resolved spec; curves: its steps, timing and scores. For a
-                 search also a trial without cells (tag `bench.trial`); parameters: its values of the searched knobs
+ experiment   the sweep's name
+ parent run   the question (tag `bench.question_id`) and its answer; artifacts: the report
+ child run    a cell (tag `bench.cell`); parameters: its resolved spec; curves: its steps, timing and scores. In a
+              search also a trial without cells (tag `bench.trial`); parameters: its values of the searched knobs
 
-How far the mirror is stands in MLflow itself and nowhere else: the tag `bench.mirrored` of a child run says how many
-rows of each record it holds, and their digest. It is written after the points it speaks of, and `bench.sending` before
-them. A point that is sent again is the same point (see `MirroredRun.log_points`). So no point is lost or there twice,
-whatever happens:
+The progress of the mirror is stored only in MLflow. The tag `bench.mirrored` of a child run contains, for each record,
+the number of mirrored rows and their digest. It is written after their points, and `bench.sending` before them. Sending
+a point again adds no second point (see `MirroredRun.log_points`). So no point is lost or duplicated:
 
-    killed between points and tag        the points are sent again, and one of each is kept. If a resume has rewritten
-                                         their rows, with new times, the run goes to the bin and the cell gets a new one
-    mlflow.db deleted, server replaced   there is no tag, so all is sent
-    a resume cut rows off the end        nothing is sent until the records have grown back to what is mirrored. If the
-                                         rows are equal (the promise on CPU), it goes on from there. If not, the run
-                                         shows what is not recorded: it goes to MLflow's bin and the cell gets a new one
-    two processes mirror one sweep       they take turns, and each looks up anew what the other has done
+ killed between points and tag        the points are sent again, which has no effect. If a resume has rewritten their
+                                      rows with new times, the run is moved to MLflow's bin and the cell gets a new run
+ mlflow.db deleted, server replaced   there is no tag, so everything is sent
+ a resume removed the last rows       nothing is sent until as many rows are recorded again. If they are equal, as
+                                      promised on a CPU, mirroring continues. If not, the run shows rows that are no
+                                      longer recorded: it is moved to MLflow's bin and the cell gets a new run
+ two processes mirror one sweep       they take turns, and each checks what the other has done
 
-A state file beside the records would say all this of a database that may be another one by now, or gone.
-
-The mirror beside a running sweep.
+A state file next to the records would be wrong if MLflow's database were replaced or deleted.
 """
 
 from __future__ import annotations
@@ -81,31 +78,32 @@ from harness.tracking.run import MirroredRun, log_points
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# The parent has the first of these that one of its cells has.
+# The parent run has the first of these states that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
 _POINTS_TOGETHER = 250_000
-"""Points of cells that are written in one transaction: seconds of work, during which nobody else writes to SQLite."""
+"""The points of cells that are written in one transaction. It takes seconds, in which nobody else can write to SQLite.
+"""
 _STAND_TAG = "bench.stand"
-"""On the parent run: the stand of the records when all of them were mirrored."""
+"""A tag of the parent run: the stand of the records when all of them were mirrored."""
 
 
 @dataclass
 class _Session:
-    """What this process knows of MLflow's side of one question."""
+    """What this process knows about the state of one question in MLflow."""
 
     question_id: str
     client: MlflowClient
     experiment_id: str
     parent: MirroredRun
     children: dict[str, MirroredRun]
-    """Runs of cells by folder name, and runs of trials without cells by number."""
+    """The runs of cells by folder name, and those of trials without cells by number."""
     seen: dict[str, object] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
-    """What is wrong with cells that cannot be mirrored; the others are."""
+    """Descriptions of the damaged cells, which cannot be mirrored. All other cells are."""
 
 
 class Mirror:
-    """The mirror of the sweep in `sweep_dir` (`<home>/<sweep>`). For one thread at a time."""
+    """The mirror of the sweep in `sweep_dir` (`<home>/<sweep>`). Only one thread may use it at a time."""
 
     def __init__(self, sweep_dir: Path, tracking_uri: str) -> None:
         self.sweep_dir = sweep_dir
@@ -113,16 +111,16 @@ class Mirror:
         self._writer_id = uuid.uuid4().hex
         self._session: _Session | None = None
         self.address: str | None = None
-        """Where a browser finds it; None before the first sync."""
+        """The address for a browser; None before the first sync."""
 
     def sync(self) -> int:
-        """Send what is new, and return the number of points sent.
+        """Send everything that is new, and return the number of points sent.
 
-        Raises MirrorError if MLflow cannot be reached or refuses, and FileNotFoundError if the sweep was never run.
-        Raises DamagedRecordError, after everything else is sent, for cells whose records are damaged.
+        Raises MirrorError if MLflow cannot be reached or refuses, and FileNotFoundError if the sweep was never run. If
+        the records of cells are damaged, everything else is sent before it raises DamagedRecordError.
         """
         sweep = read_sweep(self.sweep_dir)
-        # A search that has just begun has no study yet.
+        # A search that has just begun has no study.json yet.
         is_studied = sweep.is_search and (self.sweep_dir / STUDY).exists()
         study = read_study(self.sweep_dir) if is_studied else None
         asked, stand = question_id(sweep), _stand(sweep)
@@ -150,7 +148,7 @@ class Mirror:
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:
-        """Be the only writer in this block. Yields whether no other process has written since our last turn."""
+        """Be the only writer in this block. Yields whether no other process has written since this one's last turn."""
         with (self.sweep_dir / ".mlflow.lock").open("a+", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lock.seek(0)
@@ -161,7 +159,7 @@ class Mirror:
             yield was_last_writer
 
     def _open(self, sweep: SweepRecord, asked: str) -> _Session:
-        """Find what MLflow holds of the question, and create the experiment and the parent run if they are missing."""
+        """Find the runs of the question in MLflow. Create the experiment and the parent run if they are missing."""
         client = connect(self.tracking_uri, self.sweep_dir.parent)
         experiment = experiment_id(client, self.tracking_uri, sweep.name, self.sweep_dir.parent)
         parents = MirroredRun.find(client, experiment, QUESTION_TAG, asked)
@@ -173,15 +171,15 @@ class Mirror:
 
 
 def _stand(sweep: SweepRecord) -> str:
-    """Return a digest that changes with anything that is mirrored."""
+    """Return a digest that changes with everything that is mirrored."""
     content = [sweep.stand(), stand_of(sweep.path / "report"), file_fingerprint(sweep.path / STUDY)]
     return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
 
 def _end_other_questions(client: MlflowClient, experiment: str, sweep: SweepRecord, parent: MirroredRun) -> None:
-    """End runs that belong to earlier questions of the sweep and still count as running.
+    """End the runs of earlier questions of the sweep that MLflow still shows as running.
 
-    Whoever ran them was stopped before it could end them, and the sweep now asks something else.
+    The process that ran them was stopped before it could end them.
     """
     for run in MirroredRun.search(client, experiment, "attributes.status = 'RUNNING'"):
         if parent.run_id not in (run.run_id, run.tags.get("mlflow.parentRunId")):
@@ -199,7 +197,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     waiting: list[tuple[str, MlflowClient, CellView, News]] = []
 
     def send() -> int:
-        """Send the pending points, and only then record in each run what it holds. Returns the number of points."""
+        """Send the pending points, and then record in each run what it contains. Return the number of points."""
         sent = log_points(session.client, {session.children[name].run_id: news.points for name, *_, news in waiting})
         for name, now, view, news in waiting:
             try:
@@ -212,7 +210,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
         return sent
 
     for cell in sweep.cells:
-        # The status was read before the records: a row written in between is seen by the next sync.
+        # The status was read before the records. The next sync will see a row that is written in between.
         name, status = cell.path.name, statuses[cell.path]
         tags = trial_tags(trials[name]) if name in trials else {}
         base_scores = [] if sweep.checkpoint is not None else sweep.base_scores_of(cell.arm)
@@ -244,9 +242,9 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
 
 
 def _counts_as(state: str, trial_has_ended: bool) -> str:
-    """Return the state of a cell in the parent's counts.
+    """Return the state in which a cell counts for the parent run.
 
-    Once its trial has ended, however it did, the cell is a result.
+    Once its trial has ended in any way, the cell counts as a result.
     """
     return "FINISHED" if trial_has_ended and state != "running" else STATUS[state]
 
@@ -284,10 +282,11 @@ _log = logging.getLogger(__name__)
 
 
 class MirrorThread:
-    """`with MirrorThread(mirror): ...` syncs every `interval_s` seconds and once more at the end.
+    """`with MirrorThread(mirror): ...` syncs every `interval_s` seconds, and once more at the end.
 
-    A server that is away or slow delays only the mirror: there is one warning, and each sync tries again. Leaving waits
-    at most `patience_s` for the last sync, or `HURRY_S` if an error, such as Ctrl-C, ends the sweep.
+    If the server is unreachable or slow, only the mirror is delayed: there is one warning, and each sync tries again.
+    Leaving the block waits for the last sync, at most `patience_s`, or `HURRY_S` if an error such as Ctrl-C ends the
+    sweep.
     """
 
     HURRY_S = 5.0
@@ -298,7 +297,7 @@ class MirrorThread:
         self._patience_s = patience_s
         self._leaving = threading.Event()
         self._warned = False
-        # A daemon: a server that does not answer must not keep the process alive.
+        # This is a daemon thread, because a server that does not answer must not keep the process alive.
         self._thread = threading.Thread(target=self._tail, name="mlflow-mirror", daemon=True)
 
     def __enter__(self) -> MirrorThread:

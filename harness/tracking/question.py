@@ -1,7 +1,7 @@
 """The parent run: the question as parameters, the results as metrics, tags and a description, the report as files.
 
-Parameters in MLflow never change, so they hold what defines the question. What more seeds or trials may change is a
-metric or a tag. Results are read from the report; the mirror computes none.
+Parameters cannot change in MLflow, so they contain what defines the question. Anything that more seeds or trials can
+change is a metric or a tag. Results are read from the report; the mirror computes none.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _RESULTS = ("difference_pp", "low_pp", "high_pp", "p", "p_holm")
 
 
 def question_id(sweep: SweepRecord) -> str:
-    """Return a digest of what is compared, and how.
+    """Return a digest of what is compared and how.
 
-    More seeds ask the same question. The hashes cover every setting of the arms.
+    It covers every setting of the arms. With more seeds, the question stays the same.
     """
     content: list[object]
     if sweep.is_search:  # its arms grow in number while it asks the same question
@@ -66,7 +66,7 @@ def sweep_tags(sweep: SweepRecord) -> dict[str, str]:
 
 
 def sync_question(run: MirroredRun, sweep: SweepRecord, study: StudyRecord | None) -> int:
-    """Update the parent run, and return the number of points sent."""
+    """Update the parent run. Return the number of points sent."""
     cells = [cell for cell in sweep.cells if (cell.evaluation_folder / "spec.json").exists()]
     if cells and sweep.is_search == (study is not None) and _ASKED_TAG not in run.tags:
         run.log_params(_asked(sweep, study, cells[0]))
@@ -86,9 +86,9 @@ def sync_question(run: MirroredRun, sweep: SweepRecord, study: StudyRecord | Non
 
 
 def _asked(sweep: SweepRecord, study: StudyRecord | None, cell: CellRecord) -> dict[str, str]:
-    """Return the question, the settings that all arms share, and those that differ.
+    """Return the question, the settings that all arms share, and the settings that differ.
 
-    The latter are given by arm (`varied`) or knob (`search`).
+    The latter are listed by arm (`varied`) or, in a search, by knob (`search`).
     """
     differ = {*sweep.varied.get(cell.arm, {}), "seed"}
     under_test = tuple(f"{knob}." for knob in sweep.ablate)
@@ -116,7 +116,7 @@ def _asked(sweep: SweepRecord, study: StudyRecord | None, cell: CellRecord) -> d
 
 
 def inputs_of(sweep: SweepRecord, cell: CellRecord) -> list[DatasetInput]:
-    """Return the rows that a cell trains on and is evaluated on, as MLflow's datasets."""
+    """Return the rows on which a cell is trained and evaluated, as MLflow's data sets."""
     trained_on = cell.spec.get("task", {}).get("train")
     trains = sweep.checkpoint is None and isinstance(trained_on, str)
     tasks = [*([(trained_on, "train")] if trains else []), *((task, "test") for task in sweep.tasks)]
@@ -124,7 +124,7 @@ def inputs_of(sweep: SweepRecord, cell: CellRecord) -> list[DatasetInput]:
 
 
 def _sync_best(run: MirroredRun, study: StudyRecord, folder: Path) -> int:
-    """Update the best trial so far and its confirmation with fresh seeds, and return the number of points sent."""
+    """Update the best trial so far and its confirmation on fresh seeds. Return the number of points sent."""
     best = study.best_trial
     values: dict[str, object] = {}
     if best is not None:
@@ -143,13 +143,13 @@ def _effect(name: str, contrast: Mapping[str, object]) -> dict[str, object]:
 
 
 def report_files(folder: Path) -> list[Path]:
-    """Return the complete files of a report. The name of an unfinished one begins with a dot."""
+    """Return the complete files of a report. The names of unfinished files begin with a dot."""
     found = [path for pattern in _REPORT_FILES for path in sorted(folder.glob(pattern))]
     return [path for path in found if not path.name.startswith(".")]
 
 
 def sync_report(run: MirroredRun, folder: Path) -> int:
-    """Send the report's files and conclusions if they have changed, and return the number of points sent."""
+    """Send the report's files and conclusions if they have changed. Return the number of points sent."""
     files = report_files(folder)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     digest = hashlib.blake2b(repr(sorted(contents.items())).encode(), digest_size=8).hexdigest()
@@ -163,7 +163,7 @@ def sync_report(run: MirroredRun, folder: Path) -> int:
     report = read_json(folder / "report.json")
     values = {f"result/{arm['arm']}/mean_pp": arm.get("mean_pp") for arm in report.get("arms", [])}
     verdicts = {name: "" for name in run.tags if name.startswith(("verdict.", "effect."))}
-    # In MLflow, the names of a factorial's effects would look like those of its arms, so they get their own prefix.
+    # In MLflow, the effects of a factorial would look like arms, so their names have a separate prefix.
     for section, group, tag in (("contrasts", "result", "verdict"), ("interactions", "effect", "effect")):
         for contrast in report.get(section, []):
             values |= _effect(f"{group}/{contrast['arm']}", contrast)
@@ -175,7 +175,7 @@ def sync_report(run: MirroredRun, folder: Path) -> int:
 
 
 def description(report: str) -> str:
-    """Return what a report in Markdown says before its first figure: question, verdicts and the table of results."""
+    """Return the part of a Markdown report before its first figure: the question, verdicts and table of results."""
     beginning, _, _ = report.partition("\n![")
     lines = re.sub(r"^# .*\n+", "", beginning).splitlines()  # the run's name is above it
     while lines and (not lines[-1].strip() or lines[-1].startswith("#")):
@@ -191,9 +191,9 @@ _MAIN = '<main id="main">'
 
 
 def apart(page: str, others: Collection[str]) -> str:
-    """Return a page as MLflow shows it, on its own: links cannot reach other files, so each says where its file is.
+    """Return a page for MLflow, which shows it without its files: each link is replaced by a note on where its file is.
 
-    others: the files that are artifacts too, relative to the folder of the page.
+    others: the files that are also artifacts, relative to the folder of the page.
     """
 
     def told(found: re.Match[str]) -> str:
@@ -201,7 +201,7 @@ def apart(page: str, others: Collection[str]) -> str:
         where = "among these artifacts" if path in others else "beside the page on disk"
         return f'<abbr title="{path}, {where}">{found["text"]}</abbr>'
 
-    # Scripts are left as they are: their strings may contain markup.
+    # Scripts are not changed, because their strings may contain markup.
     kept = "".join(part if part.startswith("<script") else _LINK.sub(told, part) for part in _SCRIPT.split(page))
     if not others:
         return kept

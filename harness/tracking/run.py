@@ -1,6 +1,7 @@
-"""One run in MLflow, with what this process knows of it, so that only changes are sent.
+"""One run in MLflow, with what this process knows about it, so that only changes are sent.
 
-Records in MLflow's vocabulary: a nested spec becomes flat parameters, sources of rows datasets, samples a table.
+Records are translated to MLflow's terms: a nested spec to flat parameters, sources of rows to data sets, samples to a
+table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ENDED = ("FINISHED", "FAILED", "KILLED")
 
 @dataclass
 class MirroredRun:
-    """A run and what this process knows of it. `client` is an `MlflowClient`."""
+    """A run, and what this process knows about it. `client` is an `MlflowClient`."""
 
     client: MlflowClient
     run_id: str
@@ -39,23 +40,23 @@ class MirroredRun:
     tags: dict[str, str]
     params: dict[str, str]
     metrics: dict[str, float]
-    """The last value of each metric as this process found the run, and of those that `log_values` has sent since."""
+    """The last value of each metric, as found in MLflow or sent by `log_values` since."""
 
     @classmethod
     def find(cls, client: MlflowClient, experiment_id: str, tag: str, value: str) -> list[MirroredRun]:
-        """Return the runs of an experiment that carry a tag, without deleted ones."""
+        """Return the runs of an experiment that have a tag with this value, except deleted runs."""
         return cls.search(client, experiment_id, f"tags.`{tag}` = '{value}'")
 
     @classmethod
     def search(cls, client: MlflowClient, experiment_id: str, condition: str) -> list[MirroredRun]:
-        """Return the runs of an experiment that meet a condition in MLflow's language, without deleted ones."""
+        """Return the runs of an experiment that meet a condition in MLflow's query language, except deleted runs."""
         return [cls._of(client, run) for run in client.search_runs([experiment_id], condition, max_results=_MAX_RUNS)]
 
     @classmethod
     def create(
         cls, client: MlflowClient, experiment_id: str, name: str, start_ms: int | None, tags: dict[str, str]
     ) -> MirroredRun:
-        """Create a run that belongs to the user of this process. Without `start_ms` it begins now."""
+        """Create a run that belongs to the user of this process. start_ms: None for now."""
         tags = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL"} | tags
         return cls._of(
             client, client.create_run(experiment_id, start_time=start_ms, tags=redacted(tags), run_name=name)
@@ -68,11 +69,10 @@ class MirroredRun:
         return cls(client, info.run_id, info.start_time, info.status, tags, params, metrics)
 
     def log_points(self, curves: Curves) -> int:
-        """Add points to the curves, and return how many there were."""
         return log_points(self.client, {self.run_id: curves})
 
     def log_values(self, values: Mapping[str, object], at_ms: int | None) -> int:
-        """Set the last values of metrics without steps, and return how many were new or different."""
+        """Set the values of metrics without steps. Return how many were new or different."""
         curves = value_curves("", values, at_ms or self.start_ms)
         new = {name: curve for name, curve in curves.items() if self.metrics.get(name) != curve.last[0]}
         self.log_points(new)
@@ -80,7 +80,7 @@ class MirroredRun:
         return len(new)
 
     def log_params(self, params: dict[str, str]) -> None:
-        """Add parameters. Existing ones stay as they are, because MLflow cannot change them."""
+        """Add parameters. Existing parameters are kept, because MLflow cannot change them."""
         from mlflow.entities import Param
 
         new = {key: value for key, value in redacted(params).items() if key not in self.params}
@@ -88,23 +88,22 @@ class MirroredRun:
         self.params |= new
 
     def log_inputs(self, datasets: Sequence[DatasetInput]) -> None:
-        """Name the datasets that the run has used (see `dataset_inputs`). Naming one again has no effect."""
+        """Record the data sets that the run has used (see `dataset_inputs`). Recording one again has no effect."""
         if datasets:
             self.client.log_inputs(self.run_id, datasets)
 
     def log_file(self, path: Path, folder: str | None = None) -> None:
-        """Add or replace a file among the run's artifacts, in a folder of these."""
+        """Add or replace one of the run's artifacts. folder: its folder among the artifacts."""
         self.client.log_artifact(self.run_id, str(path), folder)
 
     def log_text(self, name: str, text: str) -> None:
-        """Add or replace a file with this text, as `log_file`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
             path.write_text(redact(text), encoding="utf-8")
             self.log_file(path)
 
     def log_table(self, name: str, table: Mapping[str, object]) -> None:
-        """Add or replace a table, in the form of `completions_table`. MLflow's own `log_table` appends to one."""
+        """Add or replace a table, in the form of `completions_table`. MLflow's own `log_table` would append rows."""
         self.log_text(name, json.dumps(table, ensure_ascii=False))
         self.set_tags({TABLES_TAG: json.dumps([{"path": name, "type": "table"}])})
 
@@ -116,7 +115,7 @@ class MirroredRun:
         self.tags |= changed
 
     def set_status(self, status: str, end_ms: int | None) -> None:
-        """Set the status. `end_ms` counts if the status is an end; without it the run ends now."""
+        """Set the status. end_ms: the time of the end, if the status is final; None for now."""
         if status == self.status:
             return
         if status in _ENDED:
@@ -131,11 +130,10 @@ class MirroredRun:
 
 
 def log_points(client: MlflowClient, curves_of_runs: Mapping[str, Curves]) -> int:
-    """Add points to the curves of runs, by id, and return their number.
+    """Add points to the curves of runs, by run id. Return the number of points.
 
-    A server gets them in requests of the size that MLflow's client chooses (1000 points each). MLflow recognises a
-    point that is sent twice (a lost answer, a killed process) by its value, step and time, which all come from the
-    records.
+    For a server, MLflow's client sends requests of 1000 points each. If a point is sent twice, because an answer was
+    lost or a process was killed, MLflow recognises it by value, step and time. All three come from the records.
     """
     from mlflow.entities import Metric
 
@@ -154,17 +152,17 @@ def _user() -> str:
 
 
 TABLES_TAG = "mlflow.loggedArtifacts"
-"""Names the tables among a run's artifacts, which MLflow then shows as such."""
+"""A tag that lists the tables among a run's artifacts, which MLflow then shows as tables."""
 MAX_PARAM_LENGTH = 6000
-"""Characters in a parameter's value (mlflow.utils.validation.MAX_PARAM_VAL_LENGTH)."""
+"""The most characters in the value of a parameter (mlflow.utils.validation.MAX_PARAM_VAL_LENGTH)."""
 MAX_TAG_LENGTH = 8000
-"""Characters in a tag's value (mlflow.utils.validation.MAX_TAG_VAL_LENGTH)."""
+"""The most characters in the value of a tag (mlflow.utils.validation.MAX_TAG_VAL_LENGTH)."""
 
 
 def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[str, str]]) -> list[DatasetInput]:
-    """Return the rows of some (task, split) as MLflow's datasets.
+    """Return the rows of these pairs of task and split as MLflow's data sets.
 
-    sources: where rows came from, as in `SweepRecord.data`. Rows of a task without a source were generated.
+    sources: the origins of rows, as in `SweepRecord.data`. The rows of a task without a source were generated.
     """
     from mlflow.entities import Dataset, InputTag
     from mlflow.entities import DatasetInput as Input
@@ -173,7 +171,7 @@ def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[s
     for task, split in tasks:
         found = [source for source in sources if (source["task"], source["split"]) == (task, split)]
         for source in found or [{"origin": "generated", "digest": "generated"}]:
-            # MLflow identifies datasets by name and digest. The digest is cut to the length that MLflow allows.
+            # MLflow identifies data sets by name and digest. The digest is truncated to the length that MLflow allows.
             dataset = Dataset(f"{task} {split}", source["digest"][:36], source["origin"], json.dumps(dict(source)))
             context = "training" if split == "train" else "evaluation"
             inputs.append(Input(dataset, [InputTag("mlflow.data.context", context)]))
@@ -194,8 +192,8 @@ class MlflowTable(TypedDict):
 def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) -> MlflowTable:
     """Return the first samples of a final evaluation in MLflow's table format (pandas's "split").
 
-    It holds the first sample of each of the first TABLE_ROWS problems. The problems are the same in each cell, so that
-    MLflow can show completions next to each other.
+    They are the first sample of each of the first TABLE_ROWS problems. These problems are the same in each cell, so
+    that MLflow can show the completions of several cells next to each other.
     """
     statements = {(row["task"], row["problem_id"]): row for row in problems if row["split"] == "test"}
     rows: list[list[object]] = []
@@ -210,14 +208,14 @@ def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) ->
 
 
 def _as_text(prompt: str | list[dict[str, str]]) -> str:
-    """Return a prompt, or the messages of a chat, as one text."""
+    """Return a prompt as one text. The messages of a chat are joined."""
     return prompt if isinstance(prompt, str) else "\n\n".join(f"{one['role']}: {one['content']}" for one in prompt)
 
 
 def flat_params(spec: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Map dotted names to strings: text as it is, the rest (numbers, lists, null) as JSON.
+    """Return a nested spec with dotted names and values as strings: text unchanged, everything else as JSON.
 
-    Long values are cut and marked.
+    Values that are too long are truncated and marked.
     """
     params: dict[str, str] = {}
     for key, value in spec.items():

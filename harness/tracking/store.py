@@ -1,8 +1,8 @@
-"""Points of runs in an MLflow database that is SQLite or PostgreSQL, written in one statement of SQLAlchemy.
+"""Write points of runs to an MLflow database that is SQLite or PostgreSQL, in one SQLAlchemy statement.
 
-`MlflowClient.log_batch` makes two objects of each point: 190 µs of processor time, against 10 to 15 µs here. A sweep of
-200 cells x 500 steps has seven million points (`benchmarks/growth.py`), so its mirror would take over twenty minutes
-instead of two. All else goes through the client, and so do points for a server.
+`MlflowClient.log_batch` creates two objects per point, which takes 190 µs of processor time, compared with 10 to 15 µs
+here. A sweep of 200 cells x 500 steps has seven million points (`benchmarks/growth.py`), so mirroring it would take
+over twenty minutes instead of two. Everything else goes through the client, and so do points for a server.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 _COLUMNS = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")
-"""Of MLflow's tables `metrics` and `latest_metrics`."""
+"""The columns of MLflow's tables `metrics` and `latest_metrics`."""
 _BUSY_S = 20.0
-"""How long to wait while another process writes to SQLite, as in MLflow."""
+"""How long to wait while another process writes to SQLite. MLflow uses the same time."""
 
 
 def add_points(uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
-    """Add points to the curves of runs, by id. Like `log_batch`, it does not add an existing point twice.
+    """Add points to the curves of runs, by run id. Like `log_batch`, it does not add an existing point again.
 
-    All are in one transaction, so that a database page that several runs change is written once. Values are finite, and
-    keys legal names. Returns False, and does nothing, if `uri` is a server, or a database without such a statement.
-    Raises SQLAlchemyError.
+    All points are added in one transaction, so that a database page that several runs change is written once. Values
+    must be finite, and names valid in MLflow. Returns False, and adds nothing, if `uri` is a server or another kind of
+    database. Raises SQLAlchemyError.
     """
     from sqlalchemy import column, table, tuple_
     from sqlalchemy.dialects import postgresql, sqlite
@@ -43,15 +43,16 @@ def add_points(uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
     latest = latest.on_conflict_do_update(
         index_elements=["key", "run_uuid"],
         set_={name: new[name] for name in ("value", "timestamp", "step", "is_nan")},
-        # MLflow shows the value of the latest step as a metric's value, and of that step the latest.
+        # MLflow shows the value of the last step as a metric's value and, among several values of that step, the
+        # latest.
         where=tuple_(new.step, new.timestamp, new.value) > tuple_(old.step, old.timestamp, old.value),
     )
     points = insert(table("metrics", *map(column, _COLUMNS))).on_conflict_do_nothing()
-    # Compiled to text, because SQLAlchemy would make a mapping of each row.
+    # The statements are compiled to text, because SQLAlchemy would otherwise create a mapping for each row.
     add, show = str(points.compile(engine)), str(latest.compile(engine))
     with engine.begin() as connection:
         for run_id, curves in curves_of_runs.items():
-            # Rows follow the order of the largest index, so that neighbours there are written together.
+            # The rows are in the order of the largest index, so that neighbouring entries are written together.
             ordered = {key: curves[key].distinct() for key in sorted(curves)}
             rows = [(key, *point, False, run_id) for key, curve in ordered.items() for point in curve.points()]
             if rows:
@@ -62,11 +63,11 @@ def add_points(uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
 
 @cache
 def _engine(uri: str) -> Engine | None:
-    """Return an engine that keeps no open connection, or None if points go through MLflow's client."""
+    """Return an engine that keeps no connection open, or None if points must go through MLflow's client."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 
     if uri.startswith("sqlite:"):
         return create_engine(uri, poolclass=NullPool, connect_args={"timeout": _BUSY_S})
-    # Positional parameters, as for SQLite.
+    # Parameters are positional, as for SQLite.
     return create_engine(uri, poolclass=NullPool, paramstyle="format") if uri.startswith("postgresql") else None

@@ -1,12 +1,12 @@
 """Runs a program at the head of a process group, and ends the group when bench is gone, for whatever reason.
 
-It is started by its path, so that it imports nothing of ours but the redactor, through which the program's output goes:
+It is started by its path, so that it imports nothing of bench except the redactor for the program's output:
 
-    _guard.py <grace_s> <variables with secrets, by commas> <word> ...
+ _guard.py <grace_s> <variables with secrets, separated by commas> <word> ...
 
-A line on stdin asks the program to stop (SIGTERM). The end of stdin means that bench wants it gone, or is gone itself:
-after `grace_s` the whole group is killed. It exits as the program did, with 128 + the signal's number if one ended it,
-and with 127 if it could not be started.
+A line on stdin asks the program to stop (SIGTERM). The end of stdin means that bench wants to end the program, or has
+itself ended: after `grace_s` the whole group is killed. The guard exits with the program's exit code, with 128 + the
+signal's number if a signal ended the program, and with 127 if the program could not be started.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ COPIED_WITHIN_S = 0.5
 
 
 def main() -> None:
-    """Start the program that the command line names, copy its output, and end it when stdin says so."""
+    """Start the program on the command line, copy its output, and end it when stdin says so."""
     grace_s, variables, argv = float(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]
     sys.path.append(str(Path(__file__).parents[2]))
     from harness.secrets import copy_redacted, register_variable
 
     for name in variables:
         register_variable(name)
-    # Handlers and not SIG_IGN, which the program would inherit. The guard itself must survive what is sent to its
+    # Handlers are used instead of SIG_IGN, which the program would inherit. The guard must survive signals to its
     # group.
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, lambda number, frame: None)
@@ -56,16 +56,16 @@ def main() -> None:
                 while program.poll() is None and time.monotonic() < end_s:
                     time.sleep(LOOK_EVERY_S)
                 break
-    # The group may still hold processes that the program left.
+    # The group may still contain processes that the program left behind.
     send(program.pid, signal.SIGKILL)
     code = program.wait()
-    # It takes longer only if a process outside the group holds the pipe.
+    # This takes longer only if a process outside the group has the pipe open.
     copying.join(COPIED_WITHIN_S)
     os._exit(code if code >= 0 else 128 - code)
 
 
 def send(group: int, number: int) -> None:
-    """Send a signal to a process group, if it still exists and is ours."""
+    """Send a signal to a process group, if the group still exists and belongs to this user."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 

@@ -8,6 +8,6 @@ from harness.config.trainer import Trainer
 
 
 class BenchTrainer(Trainer):
-    """Bench itself trains: the algorithm, with noise that arms share, resumed bit for bit."""
+    """Bench itself trains the cell. Arms share noise, and an interrupted cell resumes bit for bit."""
 
     type: Literal["bench"] = "bench"

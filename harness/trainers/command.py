@@ -1,4 +1,4 @@
-"""`trainer.type: command`: any program that keeps to the contract."""
+"""`trainer.type: command`: any program that follows the contract."""
 
 from __future__ import annotations
 
@@ -24,29 +24,31 @@ FIELDS = {
     "seed": "the cell's seed",
     "python": "the Python that runs bench",
 }
-"""Placeholders that `trainer.run` may contain."""
+"""The placeholders that `trainer.run` may contain, with their meanings."""
 
 
 class CommandTrainer(OutsideTrainer):
-    """A program of your own trains: bench prepares its inputs, reads what it writes and evaluates its checkpoints.
+    """A program of your own trains. bench prepares its inputs, reads its output and evaluates its checkpoints.
 
     `bench show trainer` prints the contract.
     """
 
     type: Literal["command"] = "command"
     run: Annotated[str, REFERS] = Field(
-        description='the command line, e.g. "python train.py --config {config}"; no shell reads it, and {output}, '
-        "{seed} and {python} can be filled in too"
+        description=(
+            'the command line, e.g. "python train.py --config {config}"; it is not run in a shell; {output}, {seed} '
+            "and {python} are filled in too"
+        )
     )
     files: Annotated[Listed[str], REFERS] = Field(
         (),
-        description="its files, relative to the sweep file; with what they import from below their folders they are "
-        "hashed and copied",
+        description="the program's files, relative to the sweep file; they are hashed and copied, with everything that "
+        "they import from their folders",
     )
     uses: Annotated[Listed[str], NOT_HASHED] = Field(
-        (), description="knobs, or sections, of bench that it reads from its config file; it gets no others"
+        (), description="knobs, or sections, of bench that the program reads from its config file; it gets no others"
     )
-    contract: int = Field(VERSION, ge=1, description="the version of the contract that it is written for")
+    contract: int = Field(VERSION, ge=1, description="the version of the contract for which the program is written")
 
     @field_validator("run")
     @classmethod

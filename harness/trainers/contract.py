@@ -1,6 +1,6 @@
-"""The contract between bench and a program that trains a cell: what the program gets, and what it writes.
+"""The contract between bench and a program that trains a cell: what the program receives, and what it writes.
 
-`bench show trainer` prints it. VERSION is raised when a program that was right could be wrong afterwards.
+`bench show trainer` prints it. VERSION must be increased if a program that was correct might not be correct afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GENERATED, TRAINED = "generated_tokens", "trained_tokens"
 
 
 class Done(Settings):
-    """The steps and tokens up to the checkpoint to resume from; zeros at the start."""
+    """The steps and tokens before the checkpoint to resume from; zeros at the start."""
 
     step: int = Field(ge=0)
     generated_tokens: int = Field(ge=0)
@@ -32,35 +32,48 @@ class Done(Settings):
 
 
 class Budget(Settings):
-    """The program ends with the step in which the first of these is reached."""
+    """The limits of the program. It ends with the step in which the first of them is reached."""
 
-    steps: int = Field(ge=1, description="optimiser steps, or rollout batches: a step is a row of metrics.jsonl")
-    generated_tokens: int | None = Field(None, ge=1, description="completion tokens drawn in training; null = no limit")
-    trained_tokens: int | None = Field(None, ge=1, description="completion tokens learned from; null = no limit")
+    steps: int = Field(
+        ge=1,
+        description="number of steps; a step is an optimiser step or a rollout batch, and has one row in metrics.jsonl",
+    )
+    generated_tokens: int | None = Field(
+        None, ge=1, description=("completion tokens sampled in training; null = no limit")
+    )
+    trained_tokens: int | None = Field(None, ge=1, description="completion tokens trained on; null = no limit")
 
 
 class ProgramConfig(Settings):
     """The config file."""
 
     contract: int = Field(VERSION, description="the version of this contract")
-    model: str = Field(description="folder of the starting weights and the tokenizer, after any cold start")
+    model: str = Field(description="folder of the starting weights (after any cold start) and the tokenizer")
     prompts: str | None = Field(
-        description="JSONL, one training prompt per line, in the order of the seed; null if pairs come from a data set"
+        description="JSONL file with one training prompt per line, in the order given by the seed; null if pairs come "
+        "from a data set"
     )
     pairs: str | None = Field(
         None,
-        description="JSONL, one pair of completions per line, likewise; null unless the program reads `pairs`",
+        description="JSONL file with one pair of completions per line, in the same order; null unless the program "
+        "reads `pairs`",
     )
-    output: str = Field(description="folder for everything the program writes; each start has its own")
-    resume: str | None = Field(None, description="the checkpoint folder to continue from; null = from the start")
+    output: str = Field(description="folder for everything the program writes; each start has a separate folder")
+    resume: str | None = Field(None, description="checkpoint folder to continue from; null = start from the beginning")
     done: Done = Field(description="the steps and tokens up to that checkpoint")
     seed: int = Field(ge=0)
     budget: Budget
-    checkpoint_every: int = Field(ge=1, description="write a checkpoint every so many steps, to resume from")
-    evaluate_every: int = Field(ge=0, description="and one every so many steps, to be evaluated; 0 = only at the end")
+    checkpoint_every: int = Field(
+        ge=1, description=("write a checkpoint to resume from at each multiple of this number of steps")
+    )
+    evaluate_every: int = Field(
+        ge=0,
+        description="also write a checkpoint to be evaluated at each multiple of this number of steps; 0 = only at the "
+        "end",
+    )
     device: str = Field(description="cpu or cuda")
     args: dict[str, Any] = Field({}, description="trainer.args")
-    knobs: dict[str, Any] = Field({}, description="by dotted name, those of bench that act on the program")
+    knobs: dict[str, Any] = Field({}, description="knobs of bench that apply to the program, by dotted name")
 
 
 PROMPT_ROW = {
@@ -102,7 +115,7 @@ WRITES = {
 
 
 def contract_document() -> dict[str, Any]:
-    """Return what `bench show trainer` prints."""
+    """Return the document that `bench show trainer` prints."""
     return {
         "contract": VERSION,
         "config_file": ProgramConfig.model_json_schema(),

@@ -1,4 +1,4 @@
-"""A program while it runs: its process group, its output in the cell's log, and the Python that it runs in."""
+"""A running program: its process group, its output in the cell's log, and its Python environment."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ from harness.secrets import registered_variables
 
 GUARD = Path(__file__).with_name("_guard.py")
 GRACE_S = 6.0
-"""How long a program may take to end before it is killed; an interrupted cell has 9 s in all."""
+"""How long a program may take to stop before it is killed. An interrupted cell has 9 s in all."""
 _KILLED_WITHIN_S = 1.5
 TELL_EVERY_S = 5.0
-"""The time between two reports of its progress."""
 END_WITHIN_S = 60.0
-"""How long a program may go on after its budget is used and its last checkpoint written."""
+"""How long a program may continue after it has used up its budget and written its last checkpoint."""
 LAST_LINES = 20
-"""How many lines of output an error shows."""
 _LAST_BYTES = 64_000
-"""The end of the log that is read for them."""
+"""The number of bytes, at the end of the log, in which these lines are searched for."""
 _LIST_PACKAGES = (
     "import importlib.metadata as m, json, sys; "
     "print(json.dumps({'python': sys.version.split()[0], "
@@ -40,16 +38,17 @@ _LIST_PACKAGES = (
 
 
 class ProcessGroup:
-    """A program at the head of a process group of its own.
+    """A program at the head of its own process group.
 
-    Leaving the block ends the whole group. So does the end of this process, whatever ended it.
+    Leaving the block ends the whole group. So does the end of this process, for whatever reason.
     """
 
     def __init__(self, argv: Sequence[str], folder: str | None, env: Mapping[str, str], log: Path) -> None:
         """Start the program. log: the file to which its output is appended."""
         self._log, self._begin = log, log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
-            # The guard outlives us: it holds the other end of this pipe, and ends the group once the pipe is closed.
+            # The guard outlives this process. It has the other end of this pipe, and ends the group once the pipe is
+            # closed.
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(GUARD), str(GRACE_S), ",".join(registered_variables), *argv],
                 stdin=subprocess.PIPE,
@@ -61,30 +60,29 @@ class ProcessGroup:
             )
 
     def exit_code(self) -> int | None:
-        """Return None while it runs, its exit code afterwards; 128 + the number of the signal that ended it."""
+        """Return the exit code, or None while the program runs. It is 128 + the number of a signal that ended it."""
         return self._guard.poll()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the group, and go on waiting."""
+        """Send SIGTERM to the group, without waiting for it to end."""
         assert self._guard.stdin is not None
         with suppress(BrokenPipeError):
             self._guard.stdin.write(b"stop\n")
             self._guard.stdin.flush()
 
     def written_bytes(self) -> int:
-        """Return the size of its log, which grows while it says something."""
+        """Return the size of the program's log, which grows with its output."""
         return self._log.stat().st_size
 
     def last_lines(self) -> list[str]:
-        """Return the last lines that it wrote."""
         with self._log.open("rb") as handle:
             handle.seek(max(self._begin, self.written_bytes() - _LAST_BYTES))
             text = handle.read().decode(errors="replace")
-        # Progress bars end their lines with \r.
+        # Progress bars end their lines with \r instead of \n.
         return [line for line in re.split(r"[\r\n]+", text) if line.strip()][-LAST_LINES:]
 
     def failed(self, reason: str) -> RefusedError:
-        """Return the error: the reason in its first line, then the last lines that the program wrote."""
+        """Return an error with the reason in its first line, followed by the program's last lines of output."""
         lines = self.last_lines() or ["(it wrote no output)"]
         return RefusedError("\n  ".join([f"{reason.rstrip('.')}.", "Its last lines:", *lines]))
 
@@ -101,7 +99,7 @@ class ProcessGroup:
 
 
 class Watch:
-    """When a running program must end, by the clock."""
+    """Decides, by the clock, when a running program must end."""
 
     def __init__(self, process: ProcessGroup, trainer: OutsideTrainer) -> None:
         self._process, self._trainer = process, trainer
@@ -112,22 +110,22 @@ class Watch:
         self._was_asked = False
 
     def row_took_s(self) -> float:
-        """Return the seconds since the row before, or since the start."""
+        """Return the seconds since the previous row, or since the start."""
         before, self._row_s = self._row_s, time.monotonic()
         self._heard_s = self._row_s
         return self._row_s - before
 
     def tell(self, report: Callable[[], None]) -> None:
-        """Report every few seconds, and after a row."""
+        """Call `report` after a row, and otherwise every few seconds."""
         now_s = time.monotonic()
         if now_s - self._told_s >= TELL_EVERY_S or self._row_s > self._told_s:
             self._told_s = now_s
             report()
 
     def may_end_by_itself(self, at_once: bool) -> bool:
-        """Return whether to go on waiting; called again and again once the budget is used.
+        """Return whether to wait longer for the program to end. Called repeatedly once the budget is used up.
 
-        Halfway through the wait, or at once, the program is asked to stop.
+        Halfway through the wait, or immediately if `at_once`, the program is asked to stop.
         """
         now_s = time.monotonic()
         self._end_by_s = self._end_by_s or now_s + END_WITHIN_S
@@ -137,7 +135,7 @@ class Watch:
         return now_s < self._end_by_s
 
     def reason_to_end(self) -> str | None:
-        """Return why the program must end now, with the remedy; None while it may go on."""
+        """Return the reason why the program must end now, with the remedy, or None if it may continue."""
         now_s, trainer = time.monotonic(), self._trainer
         if (size := self._process.written_bytes()) != self._bytes:
             self._bytes, self._heard_s = size, now_s
@@ -152,9 +150,9 @@ class Watch:
 
 
 def find_command(argv: Sequence[str], folder: str | None, env: Mapping[str, str]) -> Path:
-    """Return the file that the first word names. Raises RefusedError if there is none."""
+    """Return the file of the command's first word. Raises RefusedError if there is none."""
     command = argv[0]
-    # `which` would look up a relative path in our own folder, not in the program's.
+    # `which` would search for a relative path in bench's current folder instead of in the program's folder.
     place = str(Path(folder or ".") / command) if os.sep in command else command
     found = shutil.which(place, path=env.get("PATH", os.environ.get("PATH")))
     if found is None:
@@ -170,22 +168,22 @@ class PythonEnvironment(TypedDict):
 
 
 def environment_of(command: Path) -> PythonEnvironment | None:
-    """Return the environment of the interpreter behind a command, which may be a Python script.
+    """Return the environment of the interpreter that runs a command, or None if it is not Python.
 
-    None for a program that is not Python's.
+    The command may be an interpreter or a Python script.
     """
     interpreter = _interpreter(command)
     return None if interpreter is None else _packages(interpreter)
 
 
 def _interpreter(command: Path) -> str | None:
-    """Return the Python that runs a command: itself, or the one that its first line names; None for other programs."""
+    """Return the Python that runs a command: the command itself, or that in its first line; None if neither is."""
     if re.fullmatch(r"python[\d.]*", command.name):
         return str(command)
     with command.open("rb") as handle:
         first = handle.readline(1024).decode(errors="replace")
     words = first.removeprefix("#!").split() if first.startswith("#!") else []
-    # A first line such as `#!/usr/bin/env python3`.
+    # Handle a first line such as `#!/usr/bin/env python3`.
     if words and Path(words[0]).name == "env":
         words = words[1:]
     return words[0] if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name) else None
@@ -198,6 +196,6 @@ def _packages(interpreter: str) -> PythonEnvironment:
         raise RefusedError(
             "trainers.interpreter_does_not_start", interpreter=interpreter, output=result.stderr.strip()[-300:]
         )
-    # A site's own startup code may print something before.
+    # Startup code of the site may print something before the JSON line.
     found: PythonEnvironment = json.loads(result.stdout.splitlines()[-1])
     return found

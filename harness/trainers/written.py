@@ -1,7 +1,7 @@
-"""What a program has written: rows of metrics and rollouts, checked as they come, and the checkpoints they announce.
+"""The output of a program: rows of metrics and rollouts, checked as they arrive, and the checkpoints they announce.
 
-Each start of a program writes into a folder of its own, `<cell>/program/e<epoch>`. A start that was taken for dead and
-lives on therefore spoils nothing. Rows of steps that a later start has begun anew do not count.
+Each start of a program writes to a separate folder, `<cell>/program/e<epoch>`. So a start that was taken for dead but
+continues to run does no harm. Rows of steps that a later start has repeated are dropped.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from harness.trainers.contract import (
 )
 
 OF_PROGRAM = "program/"
-"""Prefix in steps.jsonl of metrics that `trainer.metrics` does not map."""
+"""The prefix, in steps.jsonl, of metrics that `trainer.metrics` does not map."""
 DIVERGED = ("loss", "grad_norm")
-"""If one of these is not finite, by our name or by the program's, training has diverged."""
+"""If one of these metrics, by bench's name or the program's, is not finite, training has diverged."""
 Field = TypeVar("Field")
 
 
 class ContractError(RefusedError):
-    """Raised if what a program wrote breaks the contract."""
+    """The output of a program breaks the contract."""
 
 
 class Lines:
-    """The lines that are appended to a file, each once it is whole, as JSON objects."""
+    """Reads the lines that are appended to a file, each once it is complete, as JSON objects."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,8 +54,8 @@ class Lines:
     def read(self, has_ended: bool = False) -> Iterator[tuple[str, dict[str, object]]]:
         """Yield the lines since the last call, each with its position in words.
 
-        has_ended: nobody writes any more, so that a last line without a line break counts too. Raises ContractError for
-        anything but a JSON object.
+        has_ended: whether the writer has ended, so that a last line without a line break counts too. Raises
+        ContractError if a line is not a JSON object.
         """
         if not self.path.exists():
             return
@@ -63,7 +63,7 @@ class Lines:
             handle.seek(self._bytes)
             added = handle.read()
         self._bytes += len(added)
-        # What follows the last line break is the beginning of a line that is still being written.
+        # The text after the last line break is the beginning of a line that is still being written.
         *lines, self._begun = (self._begun + added).split(b"\n")
         if has_ended and self._begun:
             lines.append(self._begun)
@@ -84,25 +84,23 @@ class Lines:
 
 @dataclass(frozen=True)
 class MetricsRow:
-    """A row of metrics."""
-
     step: int
     generated_tokens: int
     trained_tokens: int
     columns: dict[str, float | None]
-    """The columns for steps.jsonl, without the counts."""
+    """The columns for steps.jsonl, without the counts of steps and tokens."""
     not_finite: str | None = None
-    """The metric that shows divergence, in words; None if training goes on."""
+    """A description of the metric that shows divergence; None if there is none."""
 
     @property
     def done(self) -> Done:
-        """The steps and tokens up to this row."""
+        """The steps and tokens up to and including this row."""
         return Done(step=self.step, generated_tokens=self.generated_tokens, trained_tokens=self.trained_tokens)
 
 
 @dataclass(frozen=True)
 class Announced:
-    """A checkpoint that is whole."""
+    """A complete checkpoint, as announced by the program."""
 
     step: int
     folder: Path
@@ -110,16 +108,13 @@ class Announced:
 
 @dataclass
 class Metrics:
-    """Reads the metrics of one start."""
-
     folder: Path
-    """The start's own folder."""
     done: Done
-    """What the start resumed from, then what it has reached."""
+    """The steps and tokens at the checkpoint that the start resumed from; later those it has reached."""
     names: Mapping[str, str]
-    """Our name of a metric -> the program's."""
+    """Maps bench's names of metrics to the program's."""
     counts_trained: bool = False
-    """True if a budget needs `trained_tokens`."""
+    """Whether a budget needs `trained_tokens`."""
 
     def __post_init__(self) -> None:
         self._lines = Lines(self.folder / METRICS_FILE)
@@ -127,7 +122,7 @@ class Metrics:
         self._missing: str | None = None
 
     def read(self, has_ended: bool = False) -> Iterator[MetricsRow | Announced]:
-        """Yield what was written since the last call. Raises ContractError."""
+        """Yield the rows and checkpoints that were written since the last call. Raises ContractError."""
         for place, row in self._lines.read(has_ended):
             if CHECKPOINT in row:
                 yield self._announced(place, row)
@@ -137,19 +132,19 @@ class Metrics:
                 yield step
 
     def told_missing(self) -> str | None:
-        """Return, once, a sentence on metrics that `names` maps and the first row lacks; else None."""
+        """Return a sentence on metrics that `names` maps and the first row lacks, or None. It is returned only once."""
         sentence, self._missing = self._missing, None
         return sentence
 
     def _announced(self, place: str, row: dict[str, object]) -> Announced:
-        """Check the row of a checkpoint. Raises ContractError."""
+        """Return the checkpoint that a row announces. Raises ContractError."""
         step, name = row.get(STEP), row[CHECKPOINT]
         if set(row) != {STEP, CHECKPOINT} or not isinstance(name, str) or not _is_count(step):
             raise ContractError("trainers.announcement_malformed", place=place)
         if step > self.done.step:
             raise ContractError("trainers.checkpoint_of_another_step", place=place, step=step, last_step=self.done.step)
-        # Resolved first: a name with `..` or a link could lead out of the output folder, whose old checkpoints are
-        # deleted.
+        # The path is resolved first: with `..` or a link, it could lead out of the output folder, and old checkpoints
+        # are deleted.
         folder = (self.folder / name).resolve()
         if folder == self.folder.resolve() or not folder.is_relative_to(self.folder.resolve()):
             raise ContractError("trainers.checkpoint_outside_folder", place=place, checkpoint=name, folder=self.folder)
@@ -158,8 +153,9 @@ class Metrics:
         return Announced(step, folder)
 
     def _step(self, place: str, row: dict[str, object]) -> MetricsRow:
-        """Check a row of metrics, and rename its columns to ours. Raises ContractError."""
-        # Without a gap or a repetition: a resumed program must continue after `done`, and only one process may write.
+        """Return a checked row of metrics, with its columns renamed to bench's names. Raises ContractError."""
+        # There may be no gap and no repetition: a resumed program must continue after `done`, and only one process may
+        # write.
         expected = self.done.step + 1
         step = row.get(STEP)
         if step != expected or not _is_count(step):
@@ -201,7 +197,7 @@ class Metrics:
         return MetricsRow(step, counts[GENERATED], counts.get(TRAINED, self.done.trained_tokens), columns, why)
 
     def _compare_names(self, metrics: Mapping[str, object]) -> None:
-        """Note a mapped metric that the first row lacks."""
+        """Store a sentence if the first row lacks a mapped metric."""
         for ours, theirs in self.names.items():
             if theirs not in metrics:
                 self._missing = (
@@ -220,7 +216,7 @@ class WrittenRollouts:
         self._lines = Lines(self.folder / ROLLOUTS_FILE)
         self._drawn: dict[tuple[int, str], int] = {}
         self._waiting: list[tuple[int, dict[str, object]]] = []
-        """Each with its step."""
+        """The rows that wait for the metrics of their step, each with the step."""
         self._given = 0
 
     def of_step(self, step: int) -> list[dict[str, object]]:
@@ -228,12 +224,12 @@ class WrittenRollouts:
         self._waiting += [self._checked(place, row) for place, row in self._lines.read()]
         self._given = step
         found = [row for own, row in self._waiting if own == step]
-        # The program may be a step ahead of its metrics; its rows wait for theirs.
+        # The program may be ahead of its metrics. Rows of later steps wait for their metrics.
         self._waiting = [(own, row) for own, row in self._waiting if own > step]
         return found
 
     def _checked(self, place: str, row: dict[str, object]) -> tuple[int, dict[str, object]]:
-        """Check the row of a completion, and number it within its problem and step, which is returned with it."""
+        """Return the step and the checked row of a completion, numbered within its problem and step."""
 
         def field_of(name: str, kind: type[Field]) -> Field:
             if not isinstance(value := row.get(name), kind):
@@ -264,10 +260,10 @@ def _finite(value: float | None) -> float | None:
 
 @dataclass
 class ProgramTotals:
-    """What counts, of all starts of a cell's program so far."""
+    """The valid output of all starts of a cell's program so far."""
 
     steps: dict[int, tuple[MetricsRow, list[dict[str, object]]]]
-    """By number, each with its completions."""
+    """Maps each step to its row of metrics and its completions."""
     checkpoints: dict[int, Path]
     diverged: str | None
 
@@ -275,13 +271,14 @@ class ProgramTotals:
     def by(
         cls, program: Path, names: Mapping[str, str], counts_trained: bool, superseded: Callable[[int, int], bool]
     ) -> ProgramTotals:
-        """Read what all starts have written.
+        """Return the output of all starts.
 
-        program: the folder that holds those of the starts. superseded: (epoch, step) -> whether a later start has begun
-        that step anew. What a start wrote after a breach of the contract does not count.
+        program: the folder that contains the folders of the starts.
+        superseded: (epoch, step) -> whether a later start has repeated that step.
+        The output of a start after it broke the contract is ignored.
         """
         written = cls({}, {}, None)
-        # Epochs are zero-padded, so the starts come in their order, and later ones overwrite earlier ones.
+        # Epochs are zero-padded, so the starts are in order, and later output replaces earlier output.
         for folder in sorted(program.glob("e*/")):
             if (folder / CONFIG_FILE).exists():
                 written._add(folder, names, counts_trained, superseded)
@@ -307,7 +304,7 @@ class ProgramTotals:
 
 
 def read_config(path: Path) -> ProgramConfig:
-    """Read the config file of an earlier start.
+    """Return the config file of an earlier start.
 
     Raises RefusedError if its contract is newer, DamagedRecordError if it is damaged.
     """
@@ -325,10 +322,8 @@ def read_config(path: Path) -> ProgramConfig:
 
 
 def folder_of(program: Path, epoch: int) -> Path:
-    """Return the folder of the start of this epoch."""
     return program / f"e{epoch:04d}"
 
 
 def epoch_of(folder: Path) -> int:
-    """Return the epoch of a start's folder."""
     return int(folder.name.removeprefix("e"))

@@ -1,4 +1,4 @@
-"""How a cell learns: the learner for each source of examples, and `Trained`, the state in every process of a cell."""
+"""How a cell is trained: a learner for each source of examples, and `Trained`, the state in every process of a cell."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from harness.training.tensors import with_tensors
 class Trained:
     """The policy of a cell, its learner and its sampler, in every process of the cell.
 
-    If the weights are split, a split copy is trained, and the whole model that samples takes over its weights after
-    each step.
+    If the weights are split among processes, a split copy is trained. After each step its weights are copied into the
+    complete model, which samples.
     """
 
     def __init__(
@@ -38,20 +38,20 @@ class Trained:
         examples: Examples,
         checkpoints: Path | None = None,
     ) -> None:
-        """Load the policy and make its learner and sampler.
+        """Load the policy and create its learner and sampler.
 
-        begin: as in `harness.run.cell.CellRun`. checkpoints: where the cell keeps them; None in every process but the
-        first.
+        begin: as in `harness.run.cell.CellRun`.
+        checkpoints: the folder of the cell's checkpoints; None in every process but the first.
         """
         self._begin = begin
         self.start = start = begin()
-        """Its model holds the whole weights of the policy."""
+        """The language model whose `model` has the complete weights of the policy."""
         engine = make_engine(spec.rollout, start)
         self.sampler = EngineSampler(start, engine, spec.seed)
         self._policy = self._model = start.model
         self.is_split = spec.train.sharding == "fully" and Processes.here().size > 1
         if self.is_split:
-            # Splitting changes a model's parameters, and the sampler needs whole ones.
+            # Splitting changes a model's parameters, but the sampler needs complete ones.
             self._model = copy.deepcopy(start.model)
         self.learner = make_learner(spec, replace(start, model=self._model), examples, engine, checkpoints)
         self._read: Checkpoint | None = None
@@ -59,9 +59,9 @@ class Trained:
 
     @by_all
     def state(self) -> tuple[dict[str, Tensor], TrainerState]:
-        """Return the trained weights and the trainer's state, as a checkpoint holds them; complete in rank 0.
+        """Return the trained weights and the trainer's state for a checkpoint. They are complete only in rank 0.
 
-        Up to rounding, they do not depend on the number of processes.
+        Except for rounding, they do not depend on the number of processes.
         """
         trainer: TrainerState = with_tensors(self.learner.trainer_state(), whole)
         return trained_weights(self._policy), trainer
@@ -69,7 +69,7 @@ class Trained:
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
         """Resume from a checkpoint, stored at `path`.
 
-        Raises RuntimeError if it belongs to another model.
+        Raises RuntimeError if the checkpoint belongs to another model.
         """
         # Rank 0 has the checkpoint in memory. The others read the file, because arguments of `by_all` would be pickled.
         self._read = checkpoint
@@ -80,7 +80,7 @@ class Trained:
         checkpoint = self._read or load_checkpoint(path)
         self._read = None
         if checkpoint.is_start:
-            # The learner has not begun, or has ended after divergence: its state is not needed.
+            # The learner has not begun, or it has ended after divergence. Its state is not needed in either case.
             self._begin()
         else:
             load_trained_weights(self._policy, checkpoint.weights)
@@ -91,17 +91,19 @@ class Trained:
 
     @by_all
     def take_over(self) -> None:
-        """Copy split weights into the model that samples, after a step."""
+        """Copy the split weights, after a step, into the model that samples."""
         gather_into(self._policy, self._model)
 
 
 def make_learner(
     spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
 ) -> Learner:
-    """Make the learner of a cell.
+    """Return a new learner for a cell.
 
-    The language model must hold the starting weights and is trained in place. The engine samples from it. checkpoints:
-    as in `Trained`. Raises ValueError if the spec needs a dataset of pairs and the examples hold none.
+    start: the language model with the starting weights; it is trained in place.
+    engine: samples from that model.
+    checkpoints: as in `Trained`.
+    Raises ValueError if the spec needs a data set of pairs and `examples` has none.
     """
     match spec.pairs:
         case PolicyPairs():

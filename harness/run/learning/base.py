@@ -1,4 +1,4 @@
-"""What a cell needs of any way of learning."""
+"""The interface between a cell and its learner."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
 
 
 class CompletionScorer(ABC):
-    """A model beside the policy that scores completions for reward parts; see `harness.config.scored`."""
+    """A model other than the policy that scores completions for reward parts; see `harness.config.scored`."""
 
     account: Mapping[str, object] = MappingProxyType({})
-    """Its entry in the cell's provenance."""
+    """The scorer's entry in the cell's provenance."""
 
     @abstractmethod
     def scores(self, batch: Batch, seed: int, step: int) -> Sequence[object]:
-        """Return the score of each row of a graded batch, in its order.
+        """Return the score of each row of a graded batch, in order.
 
-        A row's score must not depend on the other batches, so that a resumed cell gets the same rewards.
+        A row's score must not depend on other batches, so that a resumed cell gets the same rewards.
         """
 
     def replies(self, attempts: Sequence[Attempt]) -> list[JudgeReply]:
-        """Return the replies behind the attempts' scores, whose cost is counted."""
+        """Return the replies that the attempts' scores were computed from, whose cost is counted."""
         return []
 
     def metrics(self, attempts: Sequence[Attempt]) -> Metrics:
-        """Return what steps.jsonl says of the scores."""
+        """Return the metrics about the scores for steps.jsonl."""
         return {}
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What a cell learns from, besides its own completions."""
+    """What a cell is trained on in addition to the policy's own completions."""
 
     problems: Sequence[Problem] = ()
-    """The training pool; empty if a set of pairs replaces it."""
+    """The training problems; empty if a set of pairs replaces them."""
     pairs: EncodedPairs | None = None
-    """With pairs.type `dataset`."""
+    """The set of pairs, if pairs.type is `dataset`."""
     generator: LanguageModel | None = None
-    """The frozen model that `reward.vr_cli.generator` names; None if it is the starting model, or not needed."""
+    """The frozen model named by `reward.vr_cli.generator`. None if it is the starting model or not needed."""
     scorers: Mapping[str, CompletionScorer] = field(default_factory=dict)
     """The models that score completions, by the name of their reward part."""
     teacher: PreTrainedModel | None = None
-    """The frozen teacher; None without one, and if the starting weights teach."""
+    """The frozen teacher. None if there is none or if the starting weights teach."""
     account: dict[str, object] = field(default_factory=dict)
-    """The report of each stage that prepared them, by stage: kept with the cell's other provenance."""
+    """The reports of the stages that prepared the examples, for the cell's provenance."""
 
 
 def nothing() -> None:
@@ -67,23 +67,23 @@ def nothing() -> None:
 
 
 class Learner(Protocol):
-    """Trains the policy in place, a step at a time.
+    """Trains the policy in place, one step at a time.
 
-    `trainer_state` and `progress` are all that a checkpoint needs besides the policy's weights.
+    A checkpoint consists of the policy's weights, `trainer_state` and `progress`.
     """
 
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
-        """Do step number `step` (from 1) when `done_frac` of the run is done. Raises DivergedError.
+        """Do step number `step` (from 1), when the fraction `done_frac` of the run is done. Raises DivergedError.
 
-        before_update: called when everything is sampled and rewarded. Until then a checkpoint would be that of the step
-        before.
+        before_update: called once all completions are sampled and rewarded. Before that call, the state is still that
+        of the previous step.
         """
 
     def trainer_state(self) -> TrainerState:
-        """Return tensors and plain values."""
+        """Return the state that consists of tensors and plain values."""
 
     def progress(self) -> CellProgress:
-        """Return values that JSON can hold."""
+        """Return the state that JSON can represent."""
 
     def restore(self, trainer_state: TrainerState, progress: CellProgress) -> None:
         """Continue from this state."""

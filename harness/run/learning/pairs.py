@@ -1,6 +1,6 @@
-"""Learning from pairs: of the policy's own completions, or of a fixed set, where nothing is generated.
+"""Training on pairs: of the policy's own completions, or from a fixed set, for which nothing is generated.
 
-`rollout.sampler` says whether pairs of own completions are online, offline or iterative.
+`rollout.sampler` determines whether pairs of own completions are online, offline or iterative.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness.training.update_report import Metrics, StepReport
 
 
 class PolicyPairsLearner(RolloutLearner[PreferenceUpdate]):
-    """Completions of a prompt become pairs by their reward; a preference objective learns from these."""
+    """Pairs up the completions of each prompt by their rewards, and trains on the pairs with a preference objective."""
 
     def _make_update(self) -> PreferenceUpdate:
         start = self._start
@@ -58,29 +58,30 @@ class PolicyPairsLearner(RolloutLearner[PreferenceUpdate]):
 
 
 def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> tuple[Tensor, Metrics]:
-    """Rank the completions of each prompt by their reward (NaN: left out) and pair them as `pairs.pairing` says.
+    """Pair up the completions of each prompt by their rewards, as `pairs.pairing` says. Rewards of NaN are left out.
 
-    `best_worst` breaks ties by the order in which completions were sampled. `all` takes every two of unequal reward. If
-    there are more than max_per_prompt pairs, a random subset is taken, keyed by seed, step and prompt, so that arms
+    `best_worst` breaks ties by the order of sampling. `all` takes every two completions with unequal rewards. If this
+    gives more than max_per_prompt pairs, a random subset is taken. It is keyed by seed, step and prompt, so that arms
     share it.
 
-    Returns pairs [P, 2] int64 of rows, the better completion first, and metrics. The metrics count the pairs, and the
-    prompts whose completions all earned the same or could not be scored. They count pairs left out because both
-    completions are token for token the same, which can earn differently by noise. They also count pairs left out beyond
-    max_per_prompt.
+    Returns rows of pairs, [P, 2] int64 with the better completion first, and metrics. The metrics count:
+    * the pairs;
+    * the prompts without a pair, because their rewards were all equal or unknown;
+    * the pairs left out because both completions have the same tokens, whose rewards can differ by noise;
+    * the pairs left out beyond max_per_prompt.
     """
     found: list[tuple[int, int]] = []
     without = equal_sides = over_cap = 0
     rewards = batch.rewards.tolist()
     for group in torch.unique(batch.groups).tolist():
-        # NaN differs from itself, so the comparison drops unscored rows.
+        # NaN is not equal to itself, so this comparison drops rows without a score.
         rows = [row for row in (batch.groups == group).nonzero()[:, 0].tolist() if rewards[row] == rewards[row]]
         unequal = [(a, b) for a, b in itertools.permutations(rows, 2) if rewards[a] > rewards[b]]
         if not unequal:
             without += 1
             continue
         if pairs.pairing == "best_worst":
-            # Either side takes the first sampled among completions with equal rewards.
+            # Among completions with equal rewards, the first sampled one is taken for either side.
             best = max(rows, key=lambda row: (rewards[row], -row))
             worst = min(rows, key=lambda row: (rewards[row], row))
             unequal = [(best, worst)]
@@ -108,14 +109,14 @@ def _same_tokens(sequences: Sequences, a: int, b: int) -> bool:
 
 
 class DatasetPairsLearner:
-    """Every pair once an epoch, in an order fixed by the seed.
+    """Uses every pair once per epoch, in an order determined by the seed.
 
-    Their reference log-probs come with them.
+    The reference log-probs are stored with the pairs.
     """
 
     def __init__(self, spec: RunSpec, start: LanguageModel, encoded: EncodedPairs, pairs: DatasetPairs) -> None:
         self._spec, self._encoded, self._pairs = spec, encoded, pairs
-        # Log-probs of the pairs come with them. KTO also needs those of completions shown with other prompts.
+        # The log-probs of the pairs are stored. KTO also needs the log-probs of completions after other prompts.
         needed = spec.train.reference_rows > 0 or spec.preference.link == "kto"
         initial = frozen_copy(start.model) if needed else None
         self._update = PreferenceUpdate(start.model, spec, start.pad_token_id, initial, reference=initial)
@@ -123,7 +124,7 @@ class DatasetPairsLearner:
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
         chosen = self._encoded.of_step(step, self._pairs.pairs_per_step, self._spec.seed)
         batch = self._encoded.batch(chosen)
-        # Nothing is sampled here, so the whole step is the update.
+        # Nothing is sampled here, so the complete step is the update.
         before_update()
         update = self._update.run(batch, step)
         epochs = step * self._pairs.pairs_per_step / len(self._encoded)

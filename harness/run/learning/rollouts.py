@@ -1,7 +1,7 @@
-"""Learning from completions that are sampled, graded and rewarded in each step.
+"""Training on completions that are sampled, graded and rewarded in each step.
 
-It holds what all such learners share, and the policy-gradient objectives, which learn from every completion by its
-advantage.
+This module contains what all such learners share, and the learner of the policy-gradient objectives, which weight every
+completion by its advantage.
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ Update = TypeVar("Update", PolicyUpdate, PreferenceUpdate)
 
 
 class Rollouts:
-    """Samples, grades and rewards completions as a spec says.
-
-    What the spec names is looked up once, when this is made.
-    """
+    """Samples, grades and rewards completions as a spec says. The names in the spec are resolved once, at creation."""
 
     def __init__(
         self,
@@ -62,11 +59,12 @@ class Rollouts:
         examples: Examples | None = None,
         past: PastWeights | None = None,
     ) -> None:
-        """Look up grader, task, writer and reward parts.
+        """Resolve the grader, task, writer and reward parts.
 
-        engine: samples from the sampling policy. past: whose weights it samples from, if not the newest. Raises
-        RefusedError if a reward function of the user's own cannot be imported. Raises ValueError for a part without the
-        frozen generator or scorer that it needs, and for one of these that no part needs.
+        engine: samples from the sampling policy.
+        past: earlier weights to sample from, or None to sample from the current weights.
+        Raises RefusedError if a reward function of the user cannot be imported. Raises ValueError if a part lacks its
+        frozen generator or scorer, or if one is given that no part needs.
         """
         examples = examples or Examples()
         generator, self._scorers = examples.generator, examples.scorers
@@ -94,10 +92,12 @@ class Rollouts:
         return InOneTurn(spec, language_model, engine, examples.teacher)
 
     def gather(self, step: int, done_frac: float, order: PromptOrder, max_completion_tokens: int) -> Batch:
-        """Sample, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
+        """Sample, grade and reward a step's completions.
 
-        done_frac: share of the run that is done. Refilling ends after `refill_max_rounds`, or if no prompt is left that
-        the step has not seen; the batch is then as full as it is. Raises as `Writer.draw` and `reward`.
+        With zero_std=refill this repeats until enough groups have unequal rewards, `refill_max_rounds` is reached, or
+        no unused prompt is left. The batch may then have fewer useful groups.
+        done_frac: the fraction of the run that is done.
+        Raises as `Writer.draw` and `reward`.
         """
         refill = _refill(self._spec)
         rounds: list[Batch] = []
@@ -109,21 +109,21 @@ class Rollouts:
             seen += [problem.id for problem in problems]
             if refill is None or len(rounds) > refill.refill_max_rounds:
                 break
-            # Only as many prompts are added as groups are missing.
+            # Only as many prompts are added as useful groups are missing.
             wanted -= _useful_groups(rounds[-1], refill)
             if wanted == 0:
                 break
         batch = Batch.joined(rounds)
         if self._past is None or batch.steps_old is not None:
             return batch
-        # In steps: 0 if the newest weights sample.
+        # The age of the sampling weights in steps; 0 if the current weights sample.
         age = step - 1 - self._past.source_of(step)
         return replace(batch, steps_old=torch.full_like(batch.sequences.completions, age))
 
     def reward(self, batch: Batch, step: int) -> Batch:
-        """Decode and grade every completion, and reward it.
+        """Decode, grade and reward every completion of a batch.
 
-        Raises RefusedError if a reward function of the user's own does not return valid numbers.
+        Raises RefusedError if a reward function of the user does not return valid numbers.
         """
         started_s = time.perf_counter()
         batch = replace(batch, attempts=self._graded(batch))
@@ -135,7 +135,7 @@ class Rollouts:
         if self._gold is not None:
             batch = self._gold.scored(batch, self._reward.judges_reasoning)
         attempts = batch.attempts
-        # Rewards may depend on the step, and on the limit of its stage.
+        # Rewards may depend on the step and on its limit of completion tokens.
         context = replace(self._context, step=step, max_completion_tokens=batch.max_completion_tokens)
         total, parts = self._reward.of_groups(batch.by_group(attempts), context)
         columns = {"reward": total, **{f"reward/{name}": values for name, values in parts.items()}}
@@ -156,7 +156,7 @@ class Rollouts:
         completions = zip(batch.sequences.completions.tolist(), lengths, strict=True)
         texts = [self._language_model.decode(tokens[:length]) for tokens, length in completions]
         turns = batch.turns or [()] * len(batch)
-        # In a dialogue, the task decides which part of it is the answer.
+        # In a dialogue, the task determines which part is the answer.
         answering = [self._task.graded_text(text, own) for text, own in zip(texts, turns, strict=True)]
         graded = grade_all(batch.problems, answering, self._task.extract, self.grader, self._beside)
         verdicts = [by_grader[self.grader.name] for by_grader in graded]
@@ -169,7 +169,7 @@ class Rollouts:
         ]
 
     def metrics(self, batch: Batch) -> Metrics:
-        """Return the metrics of a step's completions, with those of its scorers."""
+        """Return the metrics of a step's completions and of their scorers."""
         scorers, attempts = self._scorers.values(), batch.attempts
         found = rollout_metrics(batch, [reply for scorer in scorers for reply in scorer.replies(attempts)])
         for scorer in scorers:
@@ -181,20 +181,20 @@ class Rollouts:
 
 
 def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:
-    """Return the knobs of the objective that rewards depend on; pairs are ranked without them."""
+    """Return the knobs of the objective that affect rewards. Pairs are ranked without them."""
     if isinstance(spec.objective, Objective):
         return spec.objective.overlong, spec.objective.credit
     return Penalise(), "completion"
 
 
 def _refill(spec: RunSpec) -> Objective | None:
-    """Return the objective if it wants batches refilled, or None."""
+    """Return the objective if batches are to be refilled, or None."""
     objective = spec.objective
     return objective if isinstance(objective, Objective) and objective.zero_std == "refill" else None
 
 
 def _useful_groups(batch: Batch, objective: Objective) -> int:
-    """Count the groups whose rewards differ, among rows that the knob `overlong` leaves to be rewarded."""
+    """Return the number of groups with unequal rewards, ignoring rows that the knob `overlong` excludes."""
     rewards = batch.rewards
     if objective.overlong.type in ("mask_before", "drop"):
         rewards = rewards.masked_fill(batch.truncated, torch.nan)
@@ -203,7 +203,7 @@ def _useful_groups(batch: Batch, objective: Objective) -> int:
 
 
 def rollout_rows(batch: Batch, step: int) -> list[dict[str, object]]:
-    """Return a row of rollouts/*.parquet for each completion; a reward that is NaN is None."""
+    """Return a row of rollouts/*.parquet for each completion. A reward of NaN becomes None."""
     tokens, logps = batch.sequences.completions.tolist(), batch.sampler_logps.tolist()
     return [
         {
@@ -225,17 +225,17 @@ def rollout_rows(batch: Batch, step: int) -> list[dict[str, object]]:
 
 
 class RolloutLearner(ABC, Generic[Update]):
-    """Samples completions of prompts and rewards them; the subclass learns from them.
+    """Samples and rewards completions of prompts. Subclasses train on them.
 
-    The language model must hold the starting weights.
+    The language model must have the starting weights.
     """
 
     def __init__(
         self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
     ) -> None:
-        """Make the copies, engines and orders that the spec needs.
+        """Create the copies, engines and orders that the spec needs.
 
-        engine: samples from the policy as it is. If another policy is sampled from, an engine is made for it.
+        engine: samples from the current policy. If another model is sampled from, a further engine is created for it.
         checkpoints: as in `PastWeights`.
         """
         self._spec, self._start = spec, start
@@ -255,24 +255,24 @@ class RolloutLearner(ABC, Generic[Update]):
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
         self._update: Update = self._make_update()
-        # All processes call `_begin_round`.
+        # This lets `_begin_round` run in all processes.
         Processes.here().share(self)
 
     @abstractmethod
     def _make_update(self) -> Update:
-        """Make what trains the policy, which holds the starting weights."""
+        """Return the object that updates the policy. The policy has the starting weights."""
 
     @abstractmethod
     def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Metrics, list[dict[str, object]]]:
         """Train on a step's rewarded completions.
 
-        Returns the report, metrics of what was selected to learn from, and for each completion more columns of
-        rollouts/*.parquet.
+        Returns the report, metrics about the selection of completions, and further columns of rollouts/*.parquet for
+        each completion.
         """
 
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
         self._begin_round(step)
-        # The counter runs through the whole process, so a step's requests are a difference.
+        # The counter covers the whole process, so the requests of a step are a difference.
         sent_before = requests_sent() if self._asks_models else 0
         if self._past is not None:
             self._past.begin(step)
@@ -344,7 +344,7 @@ class RolloutLearner(ABC, Generic[Update]):
                 return require_copy(self._round and self._round.policy)
 
     def _observe(self, batch: Batch, step: int, reward: float | None) -> None:
-        """Update what later prompts and limits depend on."""
+        """Update the state on which later prompts and limits depend."""
         right = batch.correct.view(-1, self._spec.rollout.samples_per_prompt)
         ids = [group[0].id for group in batch.by_group(batch.problems)]
         self._order.observe(ids, right.float().mean(1).tolist())
@@ -352,7 +352,7 @@ class RolloutLearner(ABC, Generic[Update]):
 
 
 class PolicyGradientLearner(RolloutLearner[PolicyUpdate]):
-    """Learns by its advantage from every completion that the knobs `overlong` and `zero_std` leave."""
+    """Trains on every completion that the knobs `overlong` and `zero_std` keep, weighted by its advantage."""
 
     def _make_update(self) -> PolicyUpdate:
         start = self._start
@@ -366,7 +366,8 @@ class PolicyGradientLearner(RolloutLearner[PolicyUpdate]):
             "groups_dropped": len(torch.unique(batch.groups)) - len(torch.unique(kept.groups)),
             "refill_rounds": batch.refill_rounds,
         }
-        # The batch is sent to other processes. Problems may hold code of a task, which cannot be pickled.
+        # The batch is sent to other processes. Problems are removed, because they may contain code that cannot be
+        # pickled.
         update = self._update.run(replace(kept, problems=(), turns=(), attempts=(), reward_columns={}), step)
         columns: list[dict[str, object]] = [{} for _ in range(len(batch))]
         if update.tokens is not None:

@@ -1,6 +1,6 @@
-"""Completions that are sampled one slice a step (`rollout.partial`; Kimi k1.5, 2501.12599, section 2.6.2).
+"""Completions that are sampled in slices, one per step (`rollout.partial`; Kimi k1.5, 2501.12599, section 2.6.2).
 
-A completion that reaches its slice waits, and continues under newer weights in the next step.
+An unfinished completion continues in the next step, under newer weights.
 """
 
 from __future__ import annotations
@@ -25,35 +25,34 @@ from harness.training.states import TrainerState
 
 @dataclass(frozen=True)
 class Begun:
-    """A completion, as far as it has got. Its lists are equally long."""
+    """A completion in progress. Its lists have equal lengths."""
 
     step: int
-    """The step that its prompt belongs to."""
+    """The step in which its prompt was drawn."""
     example: int
-    """The prompt's number in that step."""
     sample: int
     problem: Problem
     prompt: list[int]
     """Token ids."""
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
-    """Under the weights that sampled each token."""
+    """The log-prob of each token under the weights that sampled it."""
     weights_steps: list[int] = field(default_factory=list)
-    """The step after which the policy had these weights, for each token."""
+    """For each token, the step after which the policy had the weights that sampled the token."""
     ended: bool = False
-    """Whether it ended by itself, before any limit."""
+    """Whether it ended by itself, before reaching a limit."""
 
     @property
     def group(self) -> tuple[int, int]:
-        """The identity of its prompt."""
+        """An id of its prompt."""
         return self.step, self.example
 
 
 class InSlices(Writer):
-    """Samples for each step a slice of every unfinished completion.
+    """Samples, in each step, one slice of every unfinished completion.
 
-    A prompt is learned from in the step in which the last of its completions ends. As many prompts are begun in each
-    step as without slices, and in the long run as many are learned from.
+    A prompt is trained on in the step in which the last of its completions ends. Each step begins as many prompts as
+    without slices, and in the long run as many are trained on per step.
     """
 
     def __init__(
@@ -64,22 +63,25 @@ class InSlices(Writer):
         partial: Slices,
         weights_of: Callable[[int], int],
     ) -> None:
-        """Prepare the writer. weights_of: the step after which the policy had the weights that a step samples from."""
+        """Create the writer.
+
+        weights_of: maps a step to the earlier step after which the policy had the weights that this step samples from.
+        """
         super().__init__(spec, language_model, engine)
         self._weights_of = weights_of
         self._samples, self._limit_tokens = spec.rollout.samples_per_prompt, spec.rollout.max_completion_tokens
         rollout = spec.rollout
         self._params = SamplingParams(partial.slice_tokens, rollout.temperature, rollout.top_p, rollout.top_k, ())
         self.under_way: list[Begun] = []
-        """What the steps so far have begun and not learned from, the completions of a prompt next to each other."""
+        """The completions of prompts that were begun but not trained on yet. Completions of one prompt are adjacent."""
         self._after_step: list[Begun] = []
 
     def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
         """Begin a step's prompts, and sample a slice of all unfinished completions.
 
-        Returns what is complete, in the order in which it was begun. `under_way` changes only with `learned`. If no
-        prompt is complete, another slice is sampled at once: a step with nothing to learn from would change no weight.
-        Raises as `Writer.draw`.
+        Returns the completions of finished prompts, in the order in which they were begun. `under_way` changes only in
+        `learned`. If no prompt is finished, further slices are sampled at once, because the step would otherwise change
+        no weight. Raises as `Writer.draw`.
         """
         started_s = time.perf_counter()
         rows = list(self.under_way)
@@ -88,17 +90,17 @@ class InSlices(Writer):
             rows += [Begun(step, example, sample, problem, prompt) for sample in range(self._samples)]
         cost, drawn_tokens = GenerationCost(), 0
         waiting = {row.group for row in rows}
-        # Until at least one prompt has no unfinished completion left.
+        # Repeat until at least one prompt has no unfinished completion left.
         while len(waiting) == len(rows) // self._samples:
             fresh = [at for at, row in enumerate(rows) if not row.tokens]
             going_on = [at for at, row in enumerate(rows) if row.tokens and self._goes_on(row)]
-            # Fresh completions of a prompt share its prefill; those that continue have different prefixes.
+            # New completions of a prompt share its prefill. Those that continue have different prefixes.
             for some, together in ((fresh, self._samples), (going_on, 1)):
                 if some:
                     drawn = self._draw_slice(rows, some, together, self._weights_of(step))
                     cost, drawn_tokens = cost + drawn.cost, drawn_tokens + int(drawn.lengths.sum())
             waiting = {row.group for row in rows if self._goes_on(row)}
-        # Kept apart until `learned`: a checkpoint before the update must show the state before the step.
+        # This is applied in `learned`: a checkpoint before the update must contain the state before the step.
         self._after_step = [row for row in rows if row.group in waiting]
         return replace(
             self._batch([row for row in rows if row.group not in waiting], step),
@@ -111,9 +113,9 @@ class InSlices(Writer):
         return not row.ended and len(row.tokens) < self._limit_tokens
 
     def _draw_slice(self, rows: list[Begun], some: Sequence[int], together: int, weights_step: int) -> Completions:
-        """Lengthen some rows, by their indices, by a slice.
+        """Extend some rows, given by their indices, by one slice each.
 
-        together: how many rows next to each other have one prompt and no token yet; 1 for rows that continue.
+        together: the number of adjacent rows that share a prompt and have no tokens yet; 1 for rows that continue.
         """
         asked = [[*rows[at].prompt, *rows[at].tokens] for at in some[::together]]
         keys = torch.tensor([self._key(rows[at]) for at in some]).view(-1, together)
@@ -134,8 +136,8 @@ class InSlices(Writer):
     def _key(self, row: Begun) -> int:
         """Return the noise key of a slice.
 
-        The first slice has the key of a completion without slices. Noise is counted from the first token that is
-        sampled at once, so each later slice has a key of its own.
+        The first slice has the same key as a completion without slices. Each later slice has its own key, because the
+        noise of a key is counted from the first token of a call.
         """
         before = len(row.tokens)
         example = f"{row.example}/{before}" if before else row.example
@@ -149,7 +151,7 @@ class InSlices(Writer):
             self._language_model.pad_token_id,
         )
         newest = step - 1
-        # Age of each token in steps: 0 for tokens of the newest weights.
+        # The age of each token in steps; 0 for tokens of the newest weights.
         ages = [torch.tensor([newest - one for one in row.weights_steps]) for row in rows]
         return replace(
             Batch.of_completions([row.prompt for row in rows[:: self._samples]], drawn, 0, self._limit_tokens),
@@ -164,7 +166,7 @@ class InSlices(Writer):
         return {"staleness/prompts_under_way": len(self.under_way) // self._samples}
 
     def state_dict(self) -> TrainerState:
-        # Prompts are encoded again on resume, and problems are looked up by id.
+        # On resume, prompts are encoded again and problems are looked up by id.
         return {"under_way": [{**vars(row), "prompt": [], "problem": row.problem.id} for row in self.under_way]}
 
     def load_state_dict(self, state: TrainerState, problems: Sequence[Problem]) -> None:

@@ -1,7 +1,7 @@
-"""Writers of a step's completions: the policy, a teacher under a prompt of its own, or the task's given solutions.
+"""Writers of a step's completions: the policy, a teacher with its own prompt, or the task's given solutions.
 
-The policy may also share the prompts of a step with one of the other two. If the task has an environment, the policy
-writes in turns; with `rollout.partial` it writes slices (`harness.run.learning.slices`).
+A teacher or given solutions may share the prompts of a step with the policy. If the task has an environment, the policy
+writes in turns. With `rollout.partial` it writes in slices (`harness.run.learning.slices`).
 """
 
 from __future__ import annotations
@@ -29,47 +29,45 @@ from harness.training.states import TrainerState
 
 
 class Writer(ABC):
-    """Produces the completions of a step as a batch; the subclass decides who writes them."""
+    """Returns the completions of a step as a batch. The subclass determines who writes them."""
 
     def __init__(self, spec: RunSpec, language_model: LanguageModel, engine: Engine) -> None:
-        """Prepare the writer. engine: samples from the sampling policy."""
+        """Create the writer. engine: samples from the sampling policy."""
         self._spec, self._language_model, self._engine = spec, language_model, engine
         self._template = get_template(spec.task.template)
         self._stop = spec.rollout.stop + self._template.stop
 
     @abstractmethod
     def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
-        """Sample the completions of a step; the noise is keyed by (seed, step, prompt, sample).
+        """Return the completions of a step. The noise is keyed by (seed, step, prompt, sample).
 
-        first_example: the number of the first prompt, which is how many the step has used before. Raises as the engines
-        do, and EvalError for a problem that lacks a required solution. Raises DivergedError if log-probs of the policy
-        are not finite. Such completions are noise, and if all of them earned the same, no loss would show it.
+        first_example: the number of the first prompt, which equals the number of prompts that the step has used before.
+        Raises as the engines do, and EvalError if a problem lacks a required solution. Raises DivergedError if
+        log-probs of
+        the policy are not finite: if such completions all had the same reward, no loss would reveal the divergence.
         """
 
     def encode(self, problem: Problem) -> list[int]:
-        """Return the token ids of a problem's prompt."""
         return self._language_model.encode(self._template.ask(problem))
 
     def learned(self) -> None:  # noqa: B027
-        """Take note that the step has learned from its completions."""
+        """Take note that the step has trained on its completions."""
 
     def metrics(self) -> dict[str, float]:
-        """Return what steps.jsonl reports of the writer after a step."""
+        """Return the writer's metrics for steps.jsonl after a step."""
         return {}
 
     def state_dict(self) -> TrainerState:
-        """Return what the writer adds to the learner's state."""
         return {}
 
     def load_state_dict(self, state: TrainerState, problems: Sequence[Problem]) -> None:  # noqa: B027
-        """Continue from this state. problems: the training pool."""
+        """Continue from this state. problems: all training problems."""
 
 
 class AtOnce(Writer):
-    """Writes each completion whole, in the step that its prompt belongs to."""
+    """Writes complete completions, each in the step in which its prompt was drawn."""
 
     def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
-        """Sample the completions of a step, as `Writer.draw`."""
         started_s = time.perf_counter()
         rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
         keys = rollout_keys(self._spec.seed, step, range(first_example, first_example + len(problems)), samples)
@@ -86,14 +84,15 @@ class AtOnce(Writer):
     def _write(
         self, problems: Sequence[Problem], keys: Tensor, params: SamplingParams, step: int, first_example: int
     ) -> Batch:
-        """Write n completions of each of P problems.
+        """Return n completions for each of P problems.
 
-        keys [P, n]: see `Engine.generate`. first_example: as in `draw`.
+        keys: [P, n]; see `Engine.generate`.
+        first_example: as in `draw`.
         """
 
 
 def rollout_keys(seed: int, step: int, examples: range, samples: int) -> Tensor:
-    """Return the noise keys [P, n] of a step, one for each sample of each prompt, by the prompt's number."""
+    """Return the noise keys [P, n] of a step, one for each sample of each prompt. examples: the prompts' numbers."""
     return torch.tensor(
         [[random_key(seed, "rollout", step, one, sample) for sample in range(samples)] for one in examples]
     )
@@ -106,18 +105,18 @@ def require_finite(sampler_logps: Tensor) -> None:
 
 
 class InOneTurn(AtOnce):
-    """Writes whole completions, as `rollout.sampler` and `rollout.policy_frac` say.
+    """Writes complete completions, as `rollout.sampler` and `rollout.policy_frac` say.
 
-    Seed and step decide which prompts the policy answers. Sampling noise depends only on the completion's key. So the
-    policy samples these prompts with the same noise as in an arm in which it answers every prompt.
+    Seed and step determine which prompts the policy answers. Sampling noise depends only on the completion's key, so
+    the policy answers these prompts with the same noise as in an arm in which it answers all prompts.
     """
 
     def __init__(
         self, spec: RunSpec, language_model: LanguageModel, engine: Engine, teacher: PreTrainedModel | None
     ) -> None:
-        """Prepare the writer, with an engine for the teacher if it writes.
+        """Create the writer, with an engine for the teacher if the teacher writes.
 
-        teacher: the teacher's weights, if there is one. Raises as `make_engine` if the teacher writes.
+        teacher: the teacher's weights, if there is a teacher. Raises as `make_engine` if the teacher writes.
         """
         super().__init__(spec, language_model, engine)
         self._engines: dict[Origin, Engine] = {"policy": engine}
@@ -161,7 +160,7 @@ class InOneTurn(AtOnce):
         if self._other == "policy":
             return set(range(count))
         share = round(self._spec.rollout.policy_frac * count)
-        # A refill begins at another number, so it has a choice of its own.
+        # A refill begins at another number, so its choice is independent.
         key = random_key(self._spec.seed, "select", step=step, example=f"writers/{first_example}")
         return set(permutation(count, key)[:share])
 
@@ -179,7 +178,7 @@ class InOneTurn(AtOnce):
         return self._engines[origin].generate(own or prompts, keys, params)
 
     def _teacher_prompts(self, problems: Sequence[Problem]) -> list[list[int]]:
-        """Return the teacher's prompts as token ids; [] if they are the policy's.
+        """Return the teacher's prompts as token ids, or [] if they are the same as the policy's.
 
         Raises EvalError for a missing solution.
         """
@@ -190,7 +189,7 @@ class InOneTurn(AtOnce):
     def _given(self, problems: Sequence[Problem], limit: int) -> Completions:
         """Return the problems' solutions as completions, truncated at the limit.
 
-        They were not sampled, so log-probs are 0.
+        Nothing was sampled, so all log-probs are 0.
         """
         encoded = [self._language_model.encode_completion(problem.require_solution()) for problem in problems]
         tokens = [one[:limit] for one in encoded]
@@ -203,7 +202,7 @@ class InOneTurn(AtOnce):
 class InTurns(AtOnce):
     """Writes completions of several turns, which the task's environment answers.
 
-    The first turn has the noise of a completion of one turn.
+    The first turn has the same noise as a completion of one turn.
     """
 
     def __init__(self, spec: RunSpec, language_model: LanguageModel, engine: Engine, environment: Environment) -> None:
@@ -220,7 +219,7 @@ class InTurns(AtOnce):
 
         def key_of(row: int, turn: int) -> int:
             place, sample = divmod(row, samples)
-            # A key per turn: one key would repeat the noise of the first turn.
+            # Each turn has its own key, because one key would repeat the noise of the first turn.
             if turn == 0:
                 return int(keys[place, sample])
             return random_key(self._spec.seed, "rollout", step, f"{first_example + place}/turn{turn}", sample)

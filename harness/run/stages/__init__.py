@@ -1,7 +1,8 @@
-"""Stages: what cells share and is therefore made once, before them. A stage is one file here, or in a shelf.
+"""Stages: results that cells share and that are therefore made once, before the cells.
 
-Its result is in the cache under a name made of everything that can change it, so that cells of any sweep find it. Some
-results are read by the cells themselves, others only by the report.
+A stage is a file in this folder or in a shelf. Its result is stored in the cache, under a name that depends on
+everything that can change it, so that cells of any sweep can find it. Some results are read by the cells, others only
+by the report.
 """
 
 from __future__ import annotations
@@ -23,23 +24,21 @@ if TYPE_CHECKING:
     from harness.sampling.store import SampleStore
 
 CELL = "cell"
-"""The kind of the jobs that are not stages."""
+"""The kind of a job that runs a cell instead of a stage."""
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """The spec, home and models that a stage works with."""
-
     spec: RunSpec
     home: Path
     starting_point: StartingPoint
     phase: str
     tell: Callable[[Event], None]
-    """Receives the fields of `harness.executors.base.Progress`."""
+    """Called with the fields of `harness.executors.base.Progress`."""
 
     @property
     def start(self) -> LanguageModel:
-        """The weights that reinforcement learning starts from."""
+        """The weights from which reinforcement learning starts."""
         return self.starting_point.get(self.spec, source_of_start(self.spec, self.home))
 
     def engine(self, start: LanguageModel) -> Engine:
@@ -48,9 +47,9 @@ class StageContext:
         return make_engine(self.spec.rollout, start)
 
     def samples(self, path: Path, keeps_tokens: bool = False) -> SampleStore:
-        """Open the store of the samples that a stage draws for the result at this path.
+        """Open the store of the samples that a stage takes for the result at this path.
 
-        They are kept for a resume until the result is written.
+        The samples are kept for a resume until the result is written.
         """
         from harness.sampling.store import SampleStore
 
@@ -59,7 +58,6 @@ class StageContext:
         return store
 
     def result_of(self, stage: str) -> Path:
-        """Return the path of another stage's result."""
         return result_path(find_stage(stage), self.spec, self.home)
 
     def tell_progress(self, done: int, total: int, remark: str = "") -> None:
@@ -72,34 +70,33 @@ def _no_scorer(result: Path | None, spec: RunSpec, start: LanguageModel) -> Comp
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage."""
-
     name: str
     phase: str
-    """What is going on, for people."""
+    """A short description of the activity, shown to the user."""
     needed: Callable[[RunSpec], bool]
-    """Whether a cell of this spec needs the result."""
+    """Returns whether a cell of this spec needs the result."""
     key: Callable[[RunSpec], str]
-    """The result's name in the cache."""
+    """Returns the result's name in the cache."""
     make: Callable[[Path, StageContext], None]
-    """Writes the result to the path, whole or not at all."""
+    """Writes the result to the path, completely or not at all."""
     reads: tuple[str, ...] = ("start",)
-    """The stages whose results are read in making it."""
+    """The stages whose results this stage reads."""
     for_cells: bool = True
-    """Whether cells wait for it. The others are for the report, and are made where it needs them."""
+    """Whether cells wait for the result. If not, it is made when the report needs it."""
     remark: Callable[[Path], str | None] = lambda path: None
-    """What a user should know about a result."""
+    """Returns what a user should know about a result, or None."""
     require: Callable[[RunSpec, Path], None] = lambda spec, path: None
-    """Raises RefusedError if the result is not enough for a cell."""
+    """Raises RefusedError if the result is insufficient for a cell, e.g. has too few prompts."""
     require_data: Callable[[RunSpec], object] = lambda spec: None
-    """Raises RefusedError, before the first stage, if data that it reads are missing."""
+    """Raises RefusedError, before the first stage runs, if the stage's data are missing."""
     require_model: Callable[[RunSpec, LanguageModel], None] = lambda spec, start: None
-    """Raises RefusedError if it cannot be made from a model, e.g. because of its context."""
+    """Raises RefusedError if the result cannot be made with a model, e.g. because of the model's context."""
     scorer: Callable[[Path | None, RunSpec, LanguageModel], CompletionScorer] = _no_scorer
-    """(result, spec, starting weights) -> the scorer for the reward parts that name this stage. The result is None if
-    the stage was not needed."""
+    """Maps (result, spec, starting weights) to the scorer of the reward parts that name this stage. The result is None
+    if the stage was not needed.
+    """
     in_report: bool = False
-    """Whether sweep.json holds the results of arms that need it, in the field of its name."""
+    """Whether sweep.json contains the results, by arm, in the field with the stage's name."""
 
 
 STAGES: Kind[Stage] = Kind(
@@ -116,14 +113,14 @@ def result_path(stage: Stage, spec: RunSpec, home: Path) -> Path:
 
 
 def lease_folder(result: Path) -> Path:
-    """Return the folder with the lease of whoever makes the result at this path."""
+    """Return the folder for the lease of the process that makes the result at this path."""
     return result.parent / "leases" / result.name
 
 
 def stages_of_cell(spec: RunSpec) -> list[Stage]:
-    """Return the stages that a cell of this spec waits for, each after those that it reads.
+    """Return the stages that a cell of this spec waits for, each after the stages that it reads.
 
-    A cell that evaluates another one's checkpoint waits for none.
+    A cell that evaluates another cell's checkpoint waits for none.
     """
     if spec.checkpoint_folder is not None:
         return []
@@ -131,7 +128,7 @@ def stages_of_cell(spec: RunSpec) -> list[Stage]:
 
 
 def _in_order(stages: Iterable[Stage]) -> Iterator[Stage]:
-    # Sorted by name, so that the order does not depend on the order in which files were found.
+    # Stages are sorted by name, so that the result does not depend on the order in which files were found.
     waiting = {stage.name: stage for stage in sorted(stages, key=lambda stage: stage.name)}
     while waiting:
         free = [stage for stage in waiting.values() if not any(name in waiting for name in stage.reads)]
@@ -140,14 +137,14 @@ def _in_order(stages: Iterable[Stage]) -> Iterator[Stage]:
 
 
 def inputs_of_stage(stage: Stage, spec: RunSpec) -> list[Stage]:
-    """Return the stages whose results a stage needs for this spec, each after those that it reads."""
+    """Return the stages whose results a stage needs for this spec, each after the stages that it reads."""
     # A stage may read one that this spec does not need, such as a cold start.
     read = [one for name in stage.reads if (one := find_stage(name)).needed(spec)]
     return [*dict.fromkeys(first for one in read for first in (*inputs_of_stage(one, spec), one))]
 
 
 def inputs_of_cell(spec: RunSpec, home: Path) -> dict[str, Path]:
-    """Return the results that a cell reads, by stage."""
+    """Return the paths of the results that a cell reads, by stage."""
     return {stage.name: result_path(stage, spec, home) for stage in stages_of_cell(spec)}
 
 
@@ -159,27 +156,27 @@ def input_remarks(spec: RunSpec, home: Path) -> Iterator[str]:
 
 
 def require_enough(spec: RunSpec, home: Path) -> None:
-    """Raise RefusedError, here rather than cell by cell, if too few prompts or pairs are left for a step."""
+    """Raise RefusedError if too few prompts or pairs are left for a step, so that not every cell has to fail."""
     for stage in stages_of_cell(spec):
         stage.require(spec, result_path(stage, spec, home))
 
 
 def source_of_start(spec: RunSpec, home: Path) -> str:
-    """Return the `model.source` of the weights that reinforcement learning starts from.
+    """Return the `model.source` of the weights from which reinforcement learning starts.
 
-    If a stage prepares them, it is a folder in the cache.
+    If a stage prepares the weights, this is a folder in the cache.
     """
     return _prepared("start", spec, home) or spec.model.source
 
 
 def source_of_teacher(spec: RunSpec, home: Path) -> str | None:
-    """Return the `model.source` of the teacher; None without a teacher, or if the starting weights teach."""
+    """Return the `model.source` of the teacher, or None if there is none or the starting weights teach."""
     if spec.teacher.type == "none" or spec.start_teaches:
         return None
     return _prepared("teacher", spec, home) or spec.teacher.source
 
 
 def _prepared(stage: str, spec: RunSpec, home: Path) -> str | None:
-    """Return the `model.source` of the weights that a stage prepares, or None if it is not needed."""
+    """Return the `model.source` of the weights that a stage prepares, or None if the spec does not need the stage."""
     found = find_stage(stage)
     return f"path:{result_path(found, spec, home).resolve()}" if found.needed(spec) else None

@@ -22,7 +22,7 @@ def _make(path: Path, context: StageContext) -> None:
     samples = context.samples(path)
     rows = []
     for row, drawn in evaluator.run(spec.eval.samples, samples, on_progress=context.tell_progress):
-        # The samples are not kept; these counts hold what the noise of pass@k is computed from.
+        # The samples are not kept. The noise of pass@k is computed from these counts.
         right = Counter(Samples.of(drawn).counts)
         rows.append(row | {"problems_by_right": [right[count] for count in range(row["n_samples"] + 1)]})
     write_json(path, [{"step": 0, "final": False, **row, "generated_tokens": 0} for row in rows])

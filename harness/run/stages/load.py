@@ -1,7 +1,4 @@
-"""The first stage: the model is loaded once, which shows early whether it can be.
-
-Nothing is kept.
-"""
+"""The first stage: load the model once, to find early whether it can be loaded. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
-    """Return the settings that loading checks: specs that agree in them are tried once."""
+    """Return the settings that loading checks. Specs with the same settings are checked once."""
     rollout, train = spec.rollout, spec.train
     drawing = (rollout.engine, rollout.vllm_memory_frac, rollout.max_completion_tokens, rollout.temperature)
     prompts = (spec.task, spec.eval, spec.pairs.type, spec.reward.grader)
@@ -41,24 +38,24 @@ def _load(path: Path, context: StageContext) -> None:
         language_model = load_as_it_is(spec, context.starting_point)
     else:
         language_model = context.starting_point.for_training(spec, spec.model.source)
-        # Raises for a model that computes its logits in an unknown way.
+        # This raises for a model that computes its logits in an unknown way.
         output_head(language_model.model)
         _require_teacher(context, language_model)
     require_room_for_completions(spec, language_model)
     for stage in stages_of_cell(spec) if not spec.checkpoint else ():
         stage.require_model(spec, language_model)
     require_gold_texts(spec, language_model, context.starting_point.generator(spec))
-    # An engine raises if it cannot run the model.
+    # Creating an engine raises if the engine cannot run the model.
     context.engine(language_model)
     for remark in language_model.remarks():
         context.tell({"remark": remark})
 
 
 def _require_teacher(context: StageContext, student: LanguageModel) -> None:
-    """Raise RefusedError for a teacher that does not suit the student.
+    """Raise RefusedError if the teacher does not suit the student.
 
-    It cannot be loaded, has another vocabulary, or has too short a context. Raises EvalError if its prompt shows a
-    solution that a problem lacks.
+    This is so if it cannot be loaded, has another vocabulary, or has too short a context. Raises EvalError if its
+    prompt shows a solution and a problem has none.
     """
     from harness.models.language_model import require_same_vocabulary
     from harness.training.token_scores import output_head

@@ -1,12 +1,12 @@
-"""A fixed set of preference pairs made ready to learn from: tokens, and log-probs under the starting weights.
+"""The stage that prepares a fixed set of preference pairs: tokens, and log-probs under the starting weights.
 
-This is done once for all cells that start from the same weights, as a stage of its own. A completion is its text's
-tokens and one end-of-sequence token. These rules treat what is too long, and `PairCounts` says how often each applied:
+It runs once for all cells that start from the same weights. A completion consists of its text's tokens and an
+end-of-sequence token. The rules for what is too long are as follows; `PairCounts` counts how often each was applied:
 
-* A prompt that fills the model's context by itself, and a pairs.max_tokens beyond that context, are refused.
+* A prompt that fills the model's context, or a pairs.max_tokens beyond that context, is refused.
 * A pair whose prompt leaves no room under pairs.max_tokens is dropped.
-* A side (prompt and completion) may exceed pairs.max_tokens. With pairs.too_long=drop the pair is dropped. With
-  truncate the side is truncated, and then has no end-of-sequence token.
+* If a side (prompt and completion) exceeds pairs.max_tokens, pairs.too_long=drop drops the pair.
+  pairs.too_long=truncate truncates the side, which then has no end-of-sequence token.
 * Pairs with the same tokens on both sides after truncation are dropped.
 """
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from harness.run.encoded_pairs import EncodedPairs
 
 CHUNK_PAIRS = 32
-"""Pairs scored together, so that no more than their log-probs are held padded."""
+"""The number of pairs scored together. Only their log-probs are held in padded form at the same time."""
 
 
 def _make(path: Path, context: StageContext) -> None:
     """Write the encoded pairs, with log-probs under the starting weights if the objective needs them.
 
-    Raises EvalError for pairs that cannot be loaded or are faulty. Raises RefusedError as `encode_pairs`, and for fewer
-    pairs than a step needs.
+    Raises EvalError if pairs cannot be loaded or are faulty. Raises RefusedError as `encode_pairs`, and if there are
+    fewer pairs than a step needs.
     """
     from harness.run.encoded_pairs import save_pairs
 
@@ -62,10 +62,10 @@ def _make(path: Path, context: StageContext) -> None:
 
 
 def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language_model: LanguageModel) -> EncodedPairs:
-    """Encode pairs as tokens; pairs that are too long follow the rules of this module.
+    """Encode pairs as tokens. Pairs that are too long are treated by the rules of this module.
 
-    Raises RefusedError for a prompt that fills the context or has no tokens, and for a pairs.max_tokens beyond the
-    context. It also raises it for a pair whose sides are the same to the tokenizer, and if no pair is left.
+    Raises RefusedError in these cases: a prompt fills the context or has no tokens, pairs.max_tokens exceeds the
+    context, both sides of a pair have the same tokens, or no pair is left.
     """
     import torch
 
@@ -81,7 +81,7 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
         shortened = tokens.cut(wanted.max_tokens)
         if len(tokens.prompt) >= wanted.max_tokens:
             fates["prompt_too_long"] += 1
-        # `cut` returns the pair itself if nothing had to be truncated.
+        # `cut` returns the same object if nothing had to be truncated.
         elif shortened is tokens:
             kept.append(tokens)
         elif wanted.too_long == "drop":
@@ -109,7 +109,7 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
             dropped=counts.dropped,
             otherwise=", or set pairs.too_long to truncate" if counts.side_too_long else "",
         )
-    # Prompts are compared as tokens: texts that differ may be encoded alike.
+    # Prompts are compared as tokens, because different texts may have the same tokens.
     groups: dict[tuple[int, ...], int] = {}
     return EncodedPairs(
         prompts=Ragged.of([tokens.prompt for tokens in kept]),
@@ -128,7 +128,7 @@ class _Tokens(NamedTuple):
     rejected: Tensor
 
     def cut(self, max_tokens: int) -> _Tokens:
-        """Truncate both sides to fit the limit. Return the object itself if they do."""
+        """Return the pair with both sides truncated to the limit, or the same object if both fit."""
         room = max(0, max_tokens - len(self.prompt))
         if max(len(self.chosen), len(self.rejected)) <= room:
             return self
@@ -153,10 +153,7 @@ def _encode(pair: PreferencePair, language_model: LanguageModel, context: int | 
 def _with_reference(
     encoded: EncodedPairs, spec: RunSpec, start: LanguageModel, on_progress: Callable[[int, int], None]
 ) -> EncodedPairs:
-    """Add reference log-probs, computed as a training step does.
-
-    That is by micro-batches, at the temperature of the rollouts.
-    """
+    """Add reference log-probs, computed as in a training step: in micro-batches, at the temperature of the rollouts."""
     import torch
 
     from harness.run.encoded_pairs import Ragged
@@ -168,7 +165,7 @@ def _with_reference(
     for first in range(0, len(encoded), CHUNK_PAIRS):
         batch = encoded.batch(range(first, min(first + CHUNK_PAIRS, len(encoded))))
         logps, mask = scorer.logps_of(start.model, batch.sequences), batch.sequences.mask
-        # Rows are all chosen sides, then all rejected ones. The mask drops the padding.
+        # The rows are all chosen sides, then all rejected sides. The mask removes the padding.
         chosen.append(logps[: len(batch)][mask[: len(batch)]])
         rejected.append(logps[len(batch) :][mask[len(batch) :]])
         on_progress(first + len(batch), len(encoded))

@@ -1,7 +1,7 @@
-"""How often the starting weights solve each training problem, which `task.filter` decides by.
+"""The stage that measures how often the starting weights solve each training problem, for `task.filter`.
 
-The noise is that of step 0, before training, and of no cell's seed. So all cells that start from these weights share
-the result.
+The noise is that of step 0, before training, and does not depend on any cell's seed. So all cells that start from the
+same weights share the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.run.stages import Stage, StageContext
 
 
 def _make(path: Path, context: StageContext) -> None:
-    """Write how many of the filter's samples of each candidate are correct."""
+    """Write the number of correct samples of each candidate problem."""
     from harness.sampling.conditions import Conditions
     from harness.sampling.evaluation import evaluate
     from harness.sampling.sampler import EngineSampler

@@ -1,7 +1,7 @@
-"""Weights that must be made before cells can start or learn from them: those of the policy and of its teacher.
+"""The stages that make weights before cells start: those of the policy and of its teacher.
 
-They come from a cold start, or from a GGUF file, which takes half a minute to dequantise. They are saved in a folder
-that loads quickly.
+The weights come from a cold start, or from a GGUF file, which takes half a minute to dequantise. They are saved in a
+folder that loads quickly.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _teacher_must_be_made(spec: RunSpec) -> bool:
 
 
 def _make_teacher(path: Path, context: StageContext) -> None:
-    """Make the teacher's weights from its source, or from what the student starts with."""
+    """Make the teacher's weights from its own source, or from the student's starting weights."""
     teacher = context.spec.model_teacher
     source = source_of_start(context.spec, context.home) if teacher.source is None else teacher.source
     _make(path, context, source, teacher.cold_start)
