@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 def process_count(n_cells: int) -> int:
-    """Return how many processes work on a report of `n_cells` cells, this one included: at most one per usable core."""
+    """Return how many processes to use for a report of `n_cells` cells, including this one; at most one per core."""
     if n_cells < 2 * CELLS_OF_A_PROCESS:
         return 1
     # Systems without CPU affinity, such as macOS, lack this function.

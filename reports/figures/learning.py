@@ -129,7 +129,7 @@ PREFERENCE_COLUMNS = (
 
 
 def draw_preference(analysis: Analysis) -> Drawing | None:
-    """Draw what training on pairs does to the two sides of a pair; None if no cell trained on pairs."""
+    """Draw how training on pairs changes log-probs, reward margin and accuracy; None if no cell trained on pairs."""
     return draw_step_grid(
         analysis,
         PREFERENCE_COLUMNS,

@@ -1,4 +1,4 @@
-"""pass@k, maj@k and their differences from the baseline and the model before training, over k samples of a problem."""
+"""pass@k and maj@k over k, and how pass@k differs from the baseline and from the model before training."""
 
 from __future__ import annotations
 
