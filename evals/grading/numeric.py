@@ -184,7 +184,7 @@ def _is_shown_by(exact: Fraction, value: Fraction, n_decimals: int) -> bool:
 
 
 def without_unending_side(text: str) -> str | None:
-    r"""Return an answer without a side of unending decimals (`\sqrt2 = 1.41\ldots`), or None if it has only that."""
+    r"""Return an answer without its side of unending decimals (`\sqrt2 = 1.41\ldots`), or None if it has only that."""
     rest = _UNENDING_SIDE.sub("", text)
     return None if _UNENDING.search(rest) else rest
 

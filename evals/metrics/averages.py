@@ -1,4 +1,4 @@
-"""avg@n, the share of right samples, with its standard errors: for new problems of the kind, and for these problems."""
+"""avg@n, the share of correct samples, with its standard errors: for new problems of this kind, and for these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Success in k of n samples: at least one is right, all are, a share of them is, or the one with the best score is."""
+"""Success in k of n samples: at least one is correct, all are, a share is, or the one with the best score is."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Thinking(Settings):
     )
 
     def fault(self, text: str) -> str | None:
-        """Return the fault in a template of this text, with its remedy; None if there is none."""
+        """Return the fault of these settings in a template with this text, with the remedy; None if they fit."""
         if not self.end or self.end not in self.stop:
             return (
                 f"has thinking.stop={self.stop!r} without thinking.end={self.end!r}, so that thinking would go on "
@@ -70,7 +70,7 @@ class Thinking(Settings):
         return None
 
     def parts(self, solution: str) -> tuple[str, str] | None:
-        """Return the steps of a solution and its answer, without the mark between them; None if it shows no steps."""
+        """Return a solution's steps and its answer, without the mark between them; None if it contains no steps."""
         steps, mark, answer = solution.partition(self.end)
         return (steps, answer) if mark and steps.strip() else None
 

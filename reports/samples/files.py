@@ -46,16 +46,16 @@ class ListedSample:
     arm: str
     seed: int
     problem: int
-    """The number of its task and id in `Collection.problems`."""
-    prompt: int
     """The index of its (task, id) in `Collection.problems`."""
-    flipped: bool
+    prompt: int
     """The index of its prompt in `Collection.prompts`; -1 if the records have no prompt."""
+    flipped: bool
+    """True if the baseline's sample with the same noise got the opposite verdict."""
     sample: Sample
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        """True if the baseline's sample with the same noise got the opposite verdict."""
+        """The order of the page: the most interesting samples first, and one of each problem before a second of any."""
         one = self.sample
         kind, _, step = one.when.partition(" ")
         rank = 0 if self.flipped else 1 if one.graders_disagree else 2 if one.is_right is False else 3

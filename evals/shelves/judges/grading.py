@@ -1,8 +1,8 @@
 """Judges: graders that ask a model. A judge is a YAML file of the user's own; its path replaces a grader's name.
 
 The file says which model is asked and where (at an OpenAI-compatible address, or in process), what the question is, and
-how the reply is parsed into a verdict. A judge of two completions is such a file too: its reply has two scores,
-and `harness.shelves.learned.judging` asks it in both orders.
+how the reply is parsed into a verdict. A judge of two completions is such a file too: its reply has two scores, and
+`harness.shelves.learned.judging` asks it in both orders.
 """
 
 from __future__ import annotations
@@ -170,9 +170,10 @@ class PairJudge:
         return self.file.version
 
     def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, JudgeReply]]:
-        """Return, for each (problem, first, second), the scores of both and the reply that holds them.
+        """Return, for each (problem, first, second), the scores of both completions and the reply that contains them.
 
-        Scores are NaN if the reply has none. Raises EvalError if no messenger was lent, and what the messenger raises.
+        Scores are NaN if the reply contains none. Raises EvalError if no messenger was lent, and the messenger's
+        errors.
         """
         questions = [self.file.question(dict(zip(PairJudgeFile.holes, pair, strict=True))) for pair in pairs]
         return [(*self._read(reply), reply) for reply in messenger().ask(self, questions)]

@@ -69,6 +69,8 @@ MAX_ENTROPY_NATS = 600.0
 
 @dataclass(frozen=True)
 class EntropyLaw:
+    """The fitted law. `a` and `b` have the unit of the reward; `r2` and `rmse` are those of the fitted points."""
+
     a: float
     b: float
     r2: float
