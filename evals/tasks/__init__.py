@@ -160,7 +160,7 @@ def without_family(name: str) -> str:
 
 
 def task_source(name: str) -> str | None:
-    """Return the digest of the plug-in that a task comes from; None for other tasks, which their rows identify."""
+    """Return the digest of the plug-in that provides a task; None for other tasks, which their rows identify."""
     name = without_mode(name)
     source = TASKS.source(name) if name in TASKS.names() else None
     return None if source is None else source.digest

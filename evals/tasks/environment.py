@@ -1,4 +1,4 @@
-"""The turns of a completion that an environment answers (see `evals.tasks.base.Environment`): replies and records."""
+"""Turns of a completion to which an environment replies (see `evals.tasks.base.Environment`): replies and records."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from evals.errors import EvalError
 
 @dataclass(frozen=True)
 class Reply:
-    """The environment's reply to a turn.
-
-    Raises EvalError for a reward that is not finite.
-    """
+    """The environment's reply to a turn. Raises EvalError for a reward that is not finite."""
 
     text: str
     """What the model reads before its next turn."""

@@ -164,7 +164,7 @@ class TaskRows:
 
     @property
     def fingerprint(self) -> str:
-        """Known without data if a digest or a revision is pinned; else the digest of the local file as it is now."""
+        """The pinned digest or hub revision, known without data; if none is pinned, the digest of the current file."""
         if self.digest is not None:
             return f"rows:{self.digest}"
         if self.hub is not None:

@@ -48,10 +48,7 @@ DRAWN_STRETCHES = 60
 
 
 def draw_step_field(analysis: Analysis, field: str, ylabel: str, what: str) -> Drawing | None:
-    """Draw a field of steps.jsonl over training; None if no cell recorded it.
-
-    what: the beginning of the caption.
-    """
+    """Draw a field of steps.jsonl over training; None if no cell recorded it. what: the beginning of the caption."""
     curves = step_curves(analysis, field)
     return draw_training(analysis, curves, field, ylabel, what) if curves else None
 

@@ -28,10 +28,7 @@ _PREFIX = "mark?"
 
 
 def mark(artist: Artist, arm: str, kind: Kind, seeds: Sequence[int] = ()) -> None:
-    """Record in an artist's id what it shows.
-
-    seeds: the seeds of the segments of a line with gaps, or of dots.
-    """
+    """Record in an artist's id what it shows. seeds: the seeds of the segments of a line with gaps, or of dots."""
     _carry(artist, {"arm": arm, "kind": kind, "seeds": " ".join(map(str, seeds))})
 
 

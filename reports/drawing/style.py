@@ -109,10 +109,7 @@ def drawn_narrow() -> Iterator[None]:
 
 
 def new_figure(height_in: float, *, laid_out: bool = True) -> Figure:
-    """Create an empty figure of the current width.
-
-    laid_out: True if matplotlib places the axes and labels.
-    """
+    """Create an empty figure of the current width. laid_out: True if matplotlib places the axes and labels."""
     # pyplot would keep every figure alive in a global registry.
     from matplotlib.figure import Figure
 

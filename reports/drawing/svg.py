@@ -48,10 +48,7 @@ class Sheet:
         self._classes: dict[str, str] = {}
 
     def class_of(self, look: str) -> str:
-        """Return the class of a style, creating one if the style is new.
-
-        look: CSS declarations.
-        """
+        """Return the class of a style, creating one if the style is new. look: CSS declarations."""
         # Names are a, b, ..., z, aa, ab, ...
         place, letters = len(self._classes), string.ascii_lowercase
         name = letters[place] if place < len(letters) else letters[place // 26 - 1] + letters[place % 26]

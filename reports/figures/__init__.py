@@ -30,10 +30,7 @@ AFTER_OURS = 1000
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a report.
-
-    Raises ValueError if the name is not valid as a file name, or if the group is unknown.
-    """
+    """One figure of a report. Raises ValueError if the name is not valid as a file name, or if the group is unknown."""
 
     name: str
     """The name of its files, e.g. `pass_at_k`."""

@@ -104,10 +104,7 @@ def look_clause(row: VerdictRow) -> str:
 
 
 def look_sentence(look: Looking, level: float | None) -> str:
-    """List the looks at this question and explain their effect on the interval.
-
-    level: the level of the interval.
-    """
+    """List the looks at this question and explain their effect on the interval. level: the level of the interval."""
     plan = said("reports.those_planned", planned=_listed(look.planned)) if look.planned else "not planned"
     taken = f"{_listed(look.seeds)} seeds"
     if len({*look.samples}) > 1:

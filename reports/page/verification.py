@@ -92,10 +92,7 @@ def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[s
 
 
 def compare_reports(written: Path, recomputed: Path) -> Verification:
-    """Compare a written report with its recomputation.
-
-    Raises DamagedRecordError for a file that cannot be read.
-    """
+    """Compare a written report with its recomputation. Raises DamagedRecordError for a file that cannot be read."""
     checked: dict[str, int] = {}
     stale = _stale(written / "report.json", recomputed / "report.json")
     # One changed cell would make many values differ, so report only the cell.

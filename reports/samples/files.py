@@ -209,10 +209,7 @@ def hands_on_data(script: str) -> bool:
 
 
 def _write_page(path: Path, collection: Collection, content: dict[str, object]) -> None:
-    """Write a page.
-
-    content["data"]: the script with all samples of the page, or None if they are in the folder.
-    """
+    """Write a page. content["data"]: the script with all samples of the page, or None if they are in the folder."""
     listed = collection.listed
     first = [_shown(collection, one) for one in listed[:FIRST_SAMPLES]]
     counts = {"n_shown": len(listed), "without_prompt": sum(one.prompt < 0 for one in listed)}

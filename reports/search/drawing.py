@@ -78,10 +78,7 @@ BEST = Mark(INK, "o", size=11, hollow=True)
 
 
 def kind_of(trial: TrialRecord) -> str:
-    """Return the key of MARKS for a trial.
-
-    The state takes precedence: a default that was pruned is shown as pruned.
-    """
+    """Return the key of MARKS for a trial. The state takes precedence: a default that was pruned is shown as pruned."""
     if trial.state != "complete":
         return trial.state
     if trial.is_default:

@@ -22,10 +22,7 @@ RELATIVE_TOLERANCE = 1e-12
 
 
 def finite_scores(name: str, values: Sequence[float] | FloatArray) -> FloatArray:
-    """Return the scores as floats [n_seeds].
-
-    Raises ValueError unless they are a non-empty list of finite numbers.
-    """
+    """Return the scores as floats [n_seeds]. Raises ValueError unless they are a non-empty list of finite numbers."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) == 0:
         raise ValueError(f"{name} has shape {array.shape}: give one score per seed, a non-empty list [n_seeds]")

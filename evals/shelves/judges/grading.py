@@ -98,7 +98,7 @@ class ModelJudge(Grader):
         return self.file.question({name: str(getattr(submission, name) or "") for name in JudgeFile.holes})
 
     def read(self, reply: JudgeReply, extracted: str | None) -> Verdict:
-        """Return the verdict from the last match of `parse` after the model's thoughts; `undecided` without a match."""
+        """Return the verdict in the last match of `parse` after the model's thoughts; `undecided` if none matches."""
         found = self.file.last_match(reply)
         correct, score = (None, None) if found is None else self._meaning((found[1] or "").strip())
         reason: Reason = "undecided" if correct is None else "match" if correct else "mismatch"

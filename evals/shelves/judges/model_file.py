@@ -22,10 +22,7 @@ from harness.settings import Settings
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
-"""Fields about where the model is and how long to wait for it.
-
-They cannot change a verdict, so no hash covers them.
-"""
+"""Fields about where the model is and how long to wait for it. They cannot change a verdict, so no hash covers them."""
 
 
 class ModelFile(Settings):

@@ -221,7 +221,7 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
 
 
 def _value(option: str, wanted: Any, text: str) -> Any:
-    """Return the text as JSON of the wanted type; for text, enumerations and dates, else as written."""
+    """Parse the text as JSON of the wanted type; failing that, take it as a string (text, enumerations, dates)."""
     # Try JSON first, so that `3` is a number in a numeric field.
     adapter: TypeAdapter[Any] = TypeAdapter(wanted)
     try:

@@ -200,7 +200,7 @@ def _asked(task: str, said: tuple[str, ...]) -> list[str]:
 
 
 def play(env: Any, data: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
-    """Return the environment's texts before each of the agent's turns and after the last one, and the reward."""
+    """Play an episode; return the environment's texts before each agent turn and at the end, and the reward."""
     task_type = type(env.taskset).task_type()
     task = task_type(task_type.data_type().model_validate(data), env.config.taskset.task)
     [(_, config)] = roles(env)
