@@ -1,7 +1,6 @@
 """Pairs of a chosen and a rejected completion of one prompt, from a JSONL file or a data set on the Hugging Face hub.
 
-Preference data must have one of these layouts. The first row determines the layout, and all other rows must have it
-too.
+Preference data must have one of these layouts. The first row determines it, and all other rows must have the same.
 
 | layout | prompt | chosen, rejected | e.g. |
 | --- | --- | --- | --- |
@@ -12,8 +11,7 @@ too.
 | conversations | the messages both sides begin with | messages | UltraFeedback binarized, orpo-dpo-mix |
 | dialogues | the text both sides begin with | "\\n\\nHuman: ...\\n\\nAssistant: ..." | Anthropic/hh-rlhf |
 
-Next to conversations, a text `prompt` only repeats one of their turns, so it is not read. Other columns are not read
-either.
+Next to conversations, a text `prompt` only repeats one of their turns, so it is not read. Nor are other columns.
 """
 
 from __future__ import annotations

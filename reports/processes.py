@@ -29,9 +29,7 @@ MOST_PROCESSES = 8
 """Limits memory: each process takes about 0.2 GB."""
 
 THREADS_OF = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""Variables that give each process one thread for linear algebra. The other cores are in use, and idle threads would
-busy-wait.
-"""
+"""Gives each process one thread for linear algebra: other cores are in use, and idle threads busy-wait."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -70,9 +70,7 @@ class Grader:
     """A way to compare an extracted answer with the reference."""
 
     reads_whole: ClassVar[bool] = False
-    """True if the grader reads whole completions, many at once. It then overrides `verdicts` and does not use
-    `compare`.
-    """
+    """True if the grader reads whole completions, many at once, by `verdicts`; `compare` is then unused."""
     asks_model: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
     """True if the grader runs programs that a model wrote, which must be allowed. Its references are tests."""
@@ -85,9 +83,7 @@ class Grader:
     compare: Callable[[str, str], Reason]
     """(extracted answer, reference) -> reason."""
     fault: Callable[[str], str | None] = lambda reference: None
-    """Returns why the grader cannot compare with a reference, for an error message that ends with a remedy; None if it
-    can.
-    """
+    """Returns why the grader cannot compare with a reference, for a message that ends with a remedy, or None."""
     compares_faulty: bool = False
     """True if `compare` also accepts references with a fault, of which it compares only the text."""
     needs_answer: bool = True

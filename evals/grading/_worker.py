@@ -27,9 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 DECIMALS = 12
-"""The number of decimals to which irrational numbers must agree. With math-verify's default of 6, 3.141593 would equal
-pi.
-"""
+"""Decimals to which irrational numbers must agree. With math-verify's default of 6, 3.141593 would be pi."""
 
 
 def main() -> None:

@@ -55,11 +55,7 @@ class Asking(Protocol):
 
 @dataclass(frozen=True)
 class JudgeSort:
-    """One kind of judge.
-
-    read: returns the judge at a path, which is resolved like a user's file. Raises EvalError if the file is missing or
-    faulty.
-    """
+    """One kind of judge. read: returns the judge at a path; raises EvalError if the file is missing or faulty."""
 
     name: str
     summary: str

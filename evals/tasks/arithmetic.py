@@ -169,9 +169,7 @@ MANY = replace(
     name="arithmetic_many",
     splits={"test": Generated(lambda: _problems("test", MANY_TEST_PROBLEMS, seed=2), version=1)},
 )
-"""The same sums, with more of them for evaluation: for questions in which problems are the replicates, e.g. how to
-decode.
-"""
+"""The same sums, with more problems to evaluate: for questions in which problems are the replicates."""
 
 
 def _with_terms(name: str, n_terms: range) -> Task:

@@ -42,9 +42,7 @@ class Contrast:
     missing: list[Missing]
     flagged_seeds: list[int]
     comparison: PairedComparison | None
-    """The paired test; None if there is no pair. Its level accounts for all looks (interim analyses) so far; see
-    `looks`.
-    """
+    """The paired test, at a level that accounts for all looks so far (see `looks`); None if there is no pair."""
     without_flagged: PairedComparison | None
     p_holm: float
     """The p value after Holm's correction."""
@@ -74,10 +72,7 @@ class Contrast:
 
     @property
     def equal_tokens(self) -> bool | None:
-        """True if the two token counts agree in every pair.
-
-        Equal means would not suffice: they can hide unequal pairs. None if a count is unknown.
-        """
+        """True if the tokens agree in every pair (equal means can hide unequal pairs); None if a count is unknown."""
         return equal_tokens(self.token_ratios)
 
     @property

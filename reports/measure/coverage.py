@@ -28,9 +28,7 @@ from reports.statistics import (
 )
 
 TIE_DECIMALS = 9
-"""Decimals kept of a difference in percentage points. Rounding errors are smaller than that; the effect of one sample
-is far larger.
-"""
+"""Decimals kept of a difference in percentage points. Rounding errors are smaller, one sample's effect larger."""
 UNKNOWN_NOISE = said("reports.noise_model_before_training_coverage")
 FEW_SEEDS = "fewer than 3 seeds"
 

@@ -79,8 +79,7 @@ class Curve:
     """One arm: a line for each seed, and the mean of the lines with the ends of its band, all [grid].
 
     The grid increases strictly. It spans the x range that every seed covers; only the last point of an
-    `evaluation_mean` may lie outside. The band is the pointwise t(n-1) interval over seeds, or NaN for fewer than
-    three.
+    `evaluation_mean` may lie outside. The band is the pointwise t(n-1) interval over seeds; NaN for fewer than 3.
     """
 
     arm: str

@@ -1,7 +1,6 @@
 """The declared contrasts of a factorial (`grid:`): main effects and interactions, paired by seed, in percentage points.
 
-They are corrected for multiplicity as one family. The comparisons of arms with the baseline are a second, separate
-family.
+They are corrected for multiplicity as one family. Comparisons of arms with the baseline are a second family.
 """
 
 from __future__ import annotations
@@ -178,10 +177,9 @@ def declared_of(analysis: Analysis) -> list[Contrast]:
 
 
 def factor_effects(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[FactorEffect]:
-    """Estimate every main effect and every two-knob interaction.
+    """Estimate every main effect and every two-knob interaction; [] if the sweep is not a complete factorial.
 
-    With m effects, each has level 1 - alpha / m, and Holm's correction covers all m. Returns [] if the sweep is not a
-    complete factorial.
+    With m effects, each has level 1 - alpha / m, and Holm's correction covers all m.
     """
     factorial = factorial_of(sweep)
     if factorial is None or not factorial.effects:

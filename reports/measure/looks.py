@@ -2,8 +2,7 @@
 
 A look is an analysis of the results at some point of the experiment. A single look has all of alpha. If there are
 several, each stage gets half of the alpha that remains. An unplanned look is a stage of its own; a design is one stage,
-whose share its planned looks divide among themselves. However many looks follow, the shares never add up to more than
-alpha.
+whose share its planned looks divide. However many looks follow, the shares never add up to more than alpha.
 
 The first look has all of alpha until there is a second. So somebody who adds seeds only while the verdict is open errs
 somewhat more often: in up to 6.9% of designs instead of 5% (`benchmarks/results/sequential.md`).

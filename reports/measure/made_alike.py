@@ -28,8 +28,7 @@ FIELDS = {
     "sharding": "sharding",
     "program_packages": "packages of the program",
 }
-"""Fields of a launch's provenance that can change numbers, with their names in words. `packages` is handled separately.
-"""
+"""Fields of a launch's provenance that can change numbers, except `packages`, with their names in words."""
 _COMMIT_DIGITS = 10
 
 _Made = dict[str, tuple[str, ...]]
@@ -53,8 +52,7 @@ class Unlike:
 def made_unlike(analysis: Analysis) -> list[Unlike]:
     """Find the fields in which the cells of a pair differ, by contrast and field, in the order of the contrasts.
 
-    A field that an older record did not keep is ignored. Raises DamagedRecordError for launch records that cannot be
-    read.
+    Fields that an older record did not keep are ignored. Raises DamagedRecordError for unreadable launch records.
     """
     made = {(arm, m.cell.seed): _made(m.cell) for arm, measured in analysis.measurements.items() for m in measured}
     found: dict[tuple[str, str, str], Unlike] = {}
@@ -75,10 +73,7 @@ def made_unlike(analysis: Analysis) -> list[Unlike]:
 
 
 def outside_warnings(measurements: Mapping[str, Sequence[Measurement]]) -> list[str]:
-    """Warn if the user's own program trained an arm, because such runs share less noise within a pair.
-
-    measurements: the cells of each arm.
-    """
+    """Warn if the user's own program trained an arm: such pairs share less noise. measurements: the cells by arm."""
     arms = {arm: {one.trainer for one in cells} - {"bench"} for arm, cells in measurements.items()}
     outside = [name for name, trainers in arms.items() if trainers]
     if not outside:

@@ -59,8 +59,7 @@ class Columns:
     def of(cls, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
         """Convert a table.
 
-        Raises ValueError, naming the field, if a column contains something other than numbers or a `needed` one has a
-        gap.
+        Raises ValueError, naming the field, if a column is not numeric or a `needed` one has a gap.
         """
         fields = {name: _numbers(name, table[name]) for name in table.column_names}
         integers = {name: values for name, values in fields.items() if values.dtype.kind == "i"}
@@ -164,9 +163,7 @@ class Measurement:
     cell: CellRecord
     metric: TaskMetric
     names: Mapping[str, str] | None = field(default=None, compare=False)
-    """Maps the ids of the problems to include to the ids that both sides of a comparison share; None for all,
-    unchanged.
-    """
+    """Maps the problems to include to the ids that both sides of a comparison share; None for all, unchanged."""
 
     @cached_property
     def trainer(self) -> str:
@@ -221,10 +218,7 @@ class Measurement:
     def read_final_samples(
         self, columns: Sequence[str], where: pyarrow.compute.Expression | None = None
     ) -> pyarrow.Table | None:
-        """Read columns of the samples in the final evaluation on the compared task; None if none were kept.
-
-        where: a further filter on the rows.
-        """
+        """Read columns of the compared task's final samples, optionally filtered by `where`; None if none were kept."""
         import pyarrow.compute as pc
 
         final = pc.field("final") & (pc.field("task") == self.metric.task)
@@ -282,10 +276,7 @@ class Measurement:
 
     @cached_property
     def evaluates_checkpoint(self) -> bool:
-        """True if the cell evaluates a checkpoint without training.
-
-        Its seed is then an evaluation seed, and problems are the replicates.
-        """
+        """True if the cell evaluates a checkpoint without training, so that problems are the replicates."""
         return self.cell.spec.get("checkpoint") is not None
 
     @cached_property

@@ -67,10 +67,7 @@ def next_steps(analysis: Analysis) -> dict[str, NextStep]:
 def _next_step(
     analysis: Analysis, contrast: Contrast, parts: VarianceComponents | None, n_contrasts: int
 ) -> NextStep | None:
-    """Return the ways to settle one contrast, or None under the conditions of `next_steps`.
-
-    parts: its variance components, if known.
-    """
+    """Return the ways to settle one contrast, or None as in `next_steps`. parts: its variance components, if known."""
     sweep, comparison = analysis.sweep, contrast.comparison
     if comparison is None or contrast.verdict not in OPEN_VERDICTS or comparison.n_pairs < MIN_PAIRS:
         return None

@@ -23,9 +23,7 @@ from reports.report import ErrorBudget, Share, Variance
 from reports.statistics import MIN_PAIRS, FloatArray, VarianceComponents, components, components_of_problems
 
 MEANS_OF_SAMPLES = ("pass@1", "avg@n")
-"""Metrics for which a problem's score is the mean over its samples. Only for these do the samples show the sampling
-noise.
-"""
+"""Metrics for which a problem's score is the mean of its samples, which then show the sampling noise."""
 
 PART_NAMES = {
     "seeds": "training seeds",
@@ -43,10 +41,7 @@ class SampleGrid:
     problems: list[str]
     """[n_problems] sorted."""
     right: npt.NDArray[np.bool_]
-    """[n_problems, n_samples] whether each sample is correct, ordered by sample number.
-
-    Samples with the same number share their sampling noise across cells.
-    """
+    """[n_problems, n_samples] whether each sample is correct. Equal sample numbers share their noise across cells."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +64,7 @@ class VarianceBudget:
 
     @property
     def shared_noise_share(self) -> float | None:
-        """The share of the covariance that is shared evaluation noise, in [0, 1].
-
-        None if the shared noise is unknown, or if the covariance is not positive.
-        """
+        """The share of the covariance that is shared evaluation noise, in [0, 1]; None if unknown or not positive."""
         if self.covariance is None or self.shared_noise is None or self.covariance <= 0:
             return None
         return min(1.0, max(0.0, self.shared_noise / self.covariance))

@@ -57,9 +57,7 @@ below both columns.
 """
 CHECKS_BESIDE, MOST_CHECKS_ABREAST = 3, 5
 MOST_STATEMENTS = 12
-"""If there are more statements than this, those without a decision are folded away. The table and the forest plot still
-show all of them.
-"""
+"""If there are more statements, undecided ones are folded away; the table and the forest plot show all of them."""
 
 LEAD_FIGURES = ("interactions", "forest")
 """The figure next to the table on the first screen is the first of these that could be drawn."""

@@ -20,17 +20,13 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 60_000
 MOST_TOKENS = 40_000_000
-"""The most tokens of evaluation samples. If completions are long, the page has fewer samples, which keeps its folder
-below about 200 MB.
-"""
+"""The most tokens of evaluation samples, which keeps the folder of long completions below about 200 MB."""
 MOST_FILES = 800
 """The most rollout files to read, over all cells."""
 TRAINING_STEPS = 8
 """If the page cannot hold all samples, it shows those of this many steps, spread over training."""
 MOST_FORMULAS = 20_000
-"""The most formulas to translate, at about a third of a millisecond each. Further formulas stay as the model wrote
-them.
-"""
+"""The most formulas to translate, at a third of a millisecond each. Others stay as the model wrote them."""
 
 
 @dataclass(frozen=True)

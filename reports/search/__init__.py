@@ -45,10 +45,7 @@ def _content(study: StudyRecord) -> dict[str, object]:
 
 
 def search_document(study: StudyRecord) -> dict[str, object]:
-    """Return study.json with its conclusions added.
-
-    `sentence` is the answer in words. `best` and `default` are complete trials or None.
-    """
+    """Return study.json with a `sentence` that sums it up; `best` and `default` are complete trials or None."""
     document = asdict(study)
     return {
         "sweep": study.sweep,

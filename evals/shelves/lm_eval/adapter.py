@@ -148,8 +148,7 @@ class _Drawing:
 def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None) -> tuple[SamplingParams, bool]:
     """Convert lm-eval's generation settings to ours, and return whether their length is the default.
 
-    Settings have the meaning of lm-eval's hf backend: greedy, unless `do_sample` or a temperature without `do_sample`
-    is set.
+    Settings mean the same as in lm-eval's hf backend: greedy, unless `do_sample` or only a temperature is set.
     max_gen_toks: overrides the length in the settings.
     Raises EvalError for a setting that samplers do not have.
     """

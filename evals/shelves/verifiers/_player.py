@@ -69,10 +69,7 @@ _CHANGES = "it does not do the same when the same is said"
 
 
 class PlayerRefusedError(BaseException):
-    """The environment needs something that bench cannot provide.
-
-    A BaseException, so that no `except Exception` of the environment catches it.
-    """
+    """The environment needs what bench cannot provide. A BaseException, so `except Exception` does not catch it."""
 
 
 class _Now:

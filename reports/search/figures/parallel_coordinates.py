@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 MIN_TRIALS = 2
 CHOICE_AT = 0.06
-"""The position of a choice within its section of the axis. The choice's name is to the right of it, so no line crosses
-it.
-"""
+"""The position of a choice within its section of the axis. Its name is to the right, where no line crosses it."""
 # The middle of cividis, which is visible on white and on dark pages. Each end of it would vanish on one of them.
 DARK, LIGHT = 0.25, 0.88
 BAR_STEPS = 64

@@ -34,9 +34,7 @@ class LawContrast:
 
     n_seeds: int
     differences: dict[str, LawInterval] | None
-    """The results of `compare_compute_laws` at the level of the arm's other verdicts; None if the laws cannot be
-    compared.
-    """
+    """The results of `compare_compute_laws`, at the level of the arm's other verdicts; None if not comparable."""
     ceiling: Verdict
     """The verdict on the asymptote."""
     efficiency: Verdict

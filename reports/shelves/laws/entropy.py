@@ -25,10 +25,7 @@ class LawRefusedError(WordedError, ValueError):
 
 
 def finite_points(**columns: Numbers) -> list[FloatArray]:
-    """Return the columns as floats [n].
-
-    Raises LawRefusedError unless they are finite, equally long, and have at least MIN_POINTS entries.
-    """
+    """Return the columns as floats [n]. Raises LawRefusedError unless they are finite, equally long and long enough."""
     arrays = [np.asarray(column, dtype=np.float64) for column in columns.values()]
     names = " and ".join(columns)
     if any(array.ndim != 1 for array in arrays) or len({len(array) for array in arrays}) > 1:
