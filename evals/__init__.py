@@ -1,4 +1,4 @@
-"""Tasks, prompts, graders and metrics. Nothing here runs a model: the caller passes samples to an evaluation."""
+"""Tasks, prompts, graders and metrics. No code here runs a model: the caller passes samples to an evaluation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-# Names are imported at first use, so that importing this package costs nothing.
+# Names are imported on first use, so that importing this package costs nothing.
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'evals' has no attribute {name!r}")

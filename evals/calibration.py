@@ -1,4 +1,4 @@
-"""Calibration: is an answer right as often as the policy gives it? Answer frequencies are the confidences."""
+"""Calibration: is an answer correct as often as the policy gives it? An answer's frequency is its confidence."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ BINS = 10
 
 
 class ReliabilityBin(TypedDict):
-    """The samples whose confidence lies in (low, high]; the first bin holds 0 too."""
+    """The samples whose confidence is in (low, high]; the first bin also contains 0."""
 
     low: float
     high: float
     count: int
     confidence: float | None
-    """Their mean confidence; None in an empty bin."""
+    """The mean confidence; None in an empty bin."""
     correct_frac: float | None
-    """The share of them that is right; None in an empty bin."""
+    """The share of correct samples; None in an empty bin."""
 
 
 def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
     """Return the reliability diagram of one task's samples: ten bins of confidence of equal width, in ascending order.
 
-    rows: `problem_id`, `extracted` and `correct` of each sample (see `SampleRow`). They must be sampled from the policy
-    itself (temperature 1, no top-p or top-k), at least two a problem.
+    rows: `problem_id`, `extracted` and `correct` of each sample (see `SampleRow`). The samples must come from the
+    policy itself (temperature 1, no top-p or top-k), at least two per problem.
 
     The confidence of a sample is the share of the *other* samples of its problem that give the same answer. This is an
-    unbiased estimate of the policy's probability of that answer; including the sample itself would make it too high. It
-    is noisy: with few samples per problem, the bins are flatter than the diagonal even for a calibrated policy. Compare
-    only evaluations with equally many samples. "No answer" counts as one answer, which is always wrong.
+    unbiased estimate of the policy's probability of that answer; including the sample itself would bias it upwards. It
+    is noisy: with few samples per problem, the diagram is flatter than the diagonal even for a calibrated policy.
+    Compare only evaluations with the same number of samples. "No answer" counts as one answer, which is always wrong.
 
-    Raises ValueError if there are no rows or if a problem has a single sample.
+    Raises ValueError if there are no rows, or if a problem has a single sample.
     """
     by_problem: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -53,7 +53,7 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
         given = Counter(answers)
         for sample, answer in zip(samples, answers, strict=True):
             same = given[answer] - 1
-            # The ceiling in integers: in floating point, 3 of 10 could fall on either side of a bin's edge.
+            # Integer ceiling division: in floating point, 3 of 10 could fall on either side of a bin's edge.
             members[max(0, -(-BINS * same // others) - 1)].append((same / others, sample["correct"]))
     return [
         ReliabilityBin(
@@ -68,9 +68,9 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
 
 
 def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
-    """Return the mean |share right - mean confidence| over bins, weighted by their samples; in [0, 1].
+    """Return the mean |accuracy - mean confidence| over bins, weighted by their numbers of samples; in [0, 1].
 
-    Naeini et al. (AAAI 2015); Guo et al., arXiv:1706.04599, eq. 3. Raises ValueError if the bins hold no sample.
+    Naeini et al. (AAAI 2015); Guo et al., arXiv:1706.04599, eq. 3. Raises ValueError if all bins are empty.
     """
     total = sum(inside["count"] for inside in bins)
     if total == 0:

@@ -1,6 +1,6 @@
-"""Multiple-choice problems: the model writes nothing; the text with the highest likelihood is its answer.
+"""Multiple-choice problems in which the model writes nothing: its answer is the text with the highest likelihood.
 
-The comparisons are those of lm-eval's metrics of the same name (`ConfigurableTask.process_results`, lm-eval 0.4.13).
+The comparisons match lm-eval's metrics of the same names (`ConfigurableTask.process_results`, lm-eval 0.4.13).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 Comparison = Literal["acc", "acc_norm", "acc_bytes", "acc_mutual_info", "greedy"]
-"""The way in which log-likelihoods select a choice.
+"""How log-likelihoods select a choice.
 
-acc: as they are. acc_norm: per character. acc_bytes: per UTF-8 byte. acc_mutual_info: minus the log-likelihood
-without the context. greedy: there is one text, and it is chosen if greedy decoding would write it.
+acc: unchanged. acc_norm: per character. acc_bytes: per UTF-8 byte. acc_mutual_info: minus the log-likelihood without
+the context. greedy: there is a single text, and it is chosen if greedy decoding would write it.
 """
 COMPARISONS = tuple(name for name in get_args(Comparison) if name != "greedy")
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A text that follows a context. Without a context, it follows the token that begins a text."""
+    """A text that follows a context. If there is no context, it follows the beginning-of-text token."""
 
     context: str
     text: str
@@ -28,20 +28,20 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """The likelihood of a continuation."""
+    """The likelihood of a continuation under a model."""
 
     logp: float
-    """Summed over its tokens, in nats."""
+    """The log-prob summed over its tokens, in nats."""
     n_tokens: int
     is_greedy: bool
-    """Each token is the most likely one at its position."""
+    """True if each token is the most likely one at its position."""
 
 
 class Scorer(Protocol):
     """Computes the likelihood of texts under a model."""
 
     def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
-        """Return one likelihood for each continuation, in their order."""
+        """Return one likelihood for each continuation, in order."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class Choices:
     """The choices of a problem."""
 
     texts: Sequence[str]
-    """The C choices as records have them."""
+    """The C choices, as they are recorded."""
     continuations: Sequence[Continuation]
-    """One of each choice, and with `acc_mutual_info` C more, without their context."""
+    """One for each choice. With `acc_mutual_info`, C more follow: the same texts without their contexts."""
     comparison: Comparison
 
     def choose(self, likelihoods: Sequence[Likelihood]) -> int | None:
-        """Return the index of the chosen text, the first of equals; None if the only text is not chosen.
+        """Return the index of the chosen text, or None if a single text is not chosen. In a tie, the first text wins.
 
-        likelihoods: of the continuations, in their order.
+        likelihoods: those of the continuations, in order.
         """
         if self.comparison == "greedy":
             return 0 if likelihoods[0].is_greedy else None

@@ -1,4 +1,4 @@
-"""Training prompts that contain evaluation problems."""
+"""Detection of training prompts that contain evaluation problems."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Literal
 
 from evals.grading import normalise
 
-# Raise it whenever the same texts give another result. The key of a stored result must include it.
+# Raise this whenever the same texts give a different result. The key of a stored result must include it.
 VERSION = 2
 
 N_GRAM_WORDS = 8
 NEAR_COPY_FRAC = 0.8
-"""A problem is a near copy if one run of a training prompt holds this share of its words."""
+"""A problem is a near copy if one run of words in a training prompt has this share of the problem's words."""
 MAX_LEAKED_FRAC = 0.01
-"""Problems in the training data raise a score by at most their share of all problems. Up to one percentage point is
-less than the differences that matter in practice (`Task.margin_pp`).
+"""Problems in the training data can raise a score by at most their share of all problems. One percentage point is less
+than the differences that matter in practice (`Task.margin_pp`).
 """
 MAX_EXAMPLES = 20
 MAX_SHOWN_WORDS = 24
@@ -29,13 +29,13 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Example:
-    """An evaluation problem and the training prompt that has most of it; `problem` and `prompt` are ids."""
+    """An evaluation problem, and the training prompt that shares most of it. `problem` and `prompt` are ids."""
 
     problem: str
     prompt: str
     kind: Literal["exact", "near_copy", "n_gram"]
     shared: str
-    """The longest run of words that both have, cut after 24 words."""
+    """The longest run of words that both share, truncated to 24 words."""
     shared_words: int
     """The number of words in the run."""
     problem_words: int
@@ -47,28 +47,29 @@ class Overlap:
     """Evaluation problems that occur in the training prompts."""
 
     exact: int
-    """The number of problems that are a training prompt, word for word."""
+    """The number of problems that equal a training prompt, word for word."""
     near_copies: int
-    """The number of other problems with at least 80% of their words in one run of a training prompt. They are part
-    of a longer prompt, or the same problem with another number or another last sentence.
+    """The number of other problems that have at least 80% of their words in one run of a training prompt. Such a
+    problem is part of a longer prompt, or has another number or another last sentence.
     """
     n_gram: int
-    """The number of problems that share at least one run of 8 words with some training prompt, the exact ones
-    included. Many problems of one style do, by stock phrases.
+    """The number of problems that share a run of at least 8 words with a training prompt, including exact copies. Many
+    problems in one style share such runs, because of stock phrases.
     """
     problems: int
     """The number of evaluation problems."""
     examples: tuple[Example, ...] = ()
-    """At most 20 of the overlapping problems, the exact ones first, then by the share of the problem in the run."""
+    """At most 20 overlapping problems: exact copies first, then by the share of the problem in the run."""
 
 
 def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str]]) -> Overlap:
-    """Find the evaluation problems that are also training prompts, whole or in runs of 8 words.
+    """Find the evaluation problems that training prompts contain, completely or in runs of 8 words.
 
-    Case, punctuation and spacing do not count. training, evaluation: (id, text) of each prompt and problem. The
-    training prompts are read once and not kept, so memory grows with the evaluation alone.
+    training, evaluation: (id, text) of each prompt and problem.
+    Case, punctuation and spacing are ignored. Training prompts are read once and not kept, so memory grows only with
+    the evaluation.
     """
-    # The index holds the evaluation: every whole text, and every run of 8 words with its positions.
+    # The index covers the evaluation: every complete text, and every run of 8 words with its positions.
     names: list[str] = []
     texts: list[Words] = []
     whole: dict[Words, list[int]] = defaultdict(list)
@@ -84,7 +85,7 @@ def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str,
     found: dict[int, _Match] = {}
     for prompt, text in training:
         words = _words(text)
-        # Problems with fewer than 8 words have no run, so only this look-up can match them.
+        # Problems with fewer than 8 words have no runs, so only this look-up can match them.
         finds = [(number, _Match(True, len(words), prompt, words)) for number in whole.get(words, ())]
         for number, start, length in _shared_runs(words, places):
             finds.append((number, _Match(False, length, prompt, words[start : start + length])))
@@ -105,7 +106,7 @@ def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str,
 
 
 def is_contaminated(found: Overlap) -> bool:
-    """Return whether more than 1% of the problems were trained on, as exact or near copies.
+    """Return whether training contains more than 1% of the problems as exact or near copies.
 
     Shared runs of 8 words are not counted: half the problems of MATH-500 share one with MATH's other problems.
     """
@@ -114,7 +115,7 @@ def is_contaminated(found: Overlap) -> bool:
 
 @dataclass(frozen=True)
 class _Match:
-    """A run of words that a training prompt shares with a problem; `exact` if it is all of both."""
+    """A run of words that a training prompt shares with a problem. `exact`: the run is all of both texts."""
 
     exact: bool
     length: int
@@ -139,12 +140,12 @@ class _Match:
 
 
 def _shared_runs(words: Words, places: Mapping[Words, Sequence[tuple[int, int]]]) -> Iterator[tuple[int, int, int]]:
-    """Yield (problem, start in `words`, length) of the runs of 8 words or more that a prompt shares with problems.
+    """Yield (problem, start in `words`, length) for each run of at least 8 words that a prompt shares with a problem.
 
-    A run that grows is yielded again with every word.
+    A run that grows is yielded again with every additional word.
     """
-    # The lengths of the runs that end here, by problem and position of their last 8 words. A run that ended one word
-    # earlier at the previous position continues; any other run starts with these 8 words.
+    # Maps (problem, position of the last 8 words) to the length of the run that ends here. If a run ended one word
+    # earlier at the previous position, it continues; otherwise a run starts with these 8 words.
     lengths: dict[tuple[int, int], int] = {}
     for start, run in enumerate(_runs(words)):
         lengths = {

@@ -8,7 +8,7 @@ from harness.errors import RefusedError
 class EvalError(RefusedError, ValueError):
     """The base class of this package's errors.
 
-    It is also a ValueError, so that validation of a spec reports it together with the spec's other faults.
+    It is also a ValueError, so that validating a spec reports it together with the spec's other faults.
     """
 
 

@@ -1,4 +1,4 @@
-"""Evaluation without a model: missing samples, their records, and scores, new verdicts and disagreements of records."""
+"""Evaluation without a model: missing samples, graded records, scores, regrading, and disagreement between graders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evals.samples import SampleRow, turns_of
 from evals.tasks.base import Problem, Task
 from evals.tasks.environment import turns_as_json
 
-# A thread only waits for the process that compares expressions, so there are as many threads as processes.
+# A thread only waits for a process that compares expressions, so there are as many threads as processes.
 _THREADS = 2
 _MAX_EXAMPLES = 5
 
@@ -31,9 +31,9 @@ _MAX_EXAMPLES = 5
 def missing_draws(
     problems: Iterable[Problem], template: Template, n_samples: int, finished: Collection[tuple[str, int]] = frozenset()
 ) -> Iterator[Draw]:
-    """Yield the samples that are not in `finished`, a collection of (problem id, sample).
+    """Yield the samples that are not in `finished`, which contains pairs (problem id, sample number).
 
-    Problems keep their order, and all samples of a problem come together.
+    Problems keep their order, and the samples of a problem are consecutive.
     """
     for problem in problems:
         missing = [sample for sample in range(n_samples) if (problem.id, sample) not in finished]
@@ -50,10 +50,12 @@ def grade_all(
     beside: Callable[[Problem], Sequence[Grader]] = lambda problem: (),
     each: Callable[..., Iterable[Any]] = map,
 ) -> list[dict[str, Verdict]]:
-    """Return the verdicts on each text as a completion of its problem, by the grader's name.
+    """Return the verdicts on each text as a completion of its problem, by grader name.
 
-    The verdict of `grader` comes first. A grader of whole completions gets all at once. beside: the additional graders.
-    each: iterates over the completions, `map` or that of several threads. Raises as `grade`.
+    grader: decides; its verdict comes first. A grader of whole completions receives all of them at once.
+    beside: returns the additional graders of a problem.
+    each: maps over the completions, e.g. the built-in `map` or that of a thread pool.
+    Raises as `grade`.
     """
     submissions = [
         Submission(one.problem, one.answer, text, extract_answer(text, extract), one.own_comparison)
@@ -76,20 +78,21 @@ def graded_rows(
     ask_others: bool = True,
     each: Callable[..., Iterable[Any]] = map,
 ) -> list[SampleRow]:
-    """Return the records of graded samples.
+    """Grade samples, and return their records.
 
-    `Task.graded_text` says what is graded of a sample that has several turns. grader: decides `correct`; the task's own
-    if None.
+    `Task.graded_text` selects the text to grade if a sample has several turns.
+    grader: decides `correct`; None for the task's own grader.
 
-    ask_others: `verdicts` and `reasons` add those of all other graders that can compare with the reference. The
-    exception is a problem with a comparison of its own: its reference is one of several right answers. Then only a
-    judge is accompanied, by the problem's own comparison. `math` starts its process only for what text, letters, words
-    and numbers leave open. It receives each pair of answer and reference once. each: as in `grade_all`.
+    ask_others: True to add the verdicts of all other graders that can compare with the reference, in `verdicts` and
+    `reasons`. For a problem with its own comparison, the reference is only one of several correct answers. There the
+    own comparison is added to a judge, and no grader is added otherwise. `math` starts its process only for answers
+    that cannot be decided by text, letters, words and numbers, and receives each pair of answer and reference once.
+    each: as in `grade_all`.
 
-    Raises UnknownNameError for an unknown grader. Raises EvalError if it cannot grade the task's references, without
-    any grader, and for a problem without an answer.
+    Raises UnknownNameError for an unknown grader. Raises EvalError if there is no grader, if it cannot grade the task's
+    references, or if a problem lacks an answer.
     """
-    # Check every problem before the first is graded, so that a fault costs no judge's replies.
+    # Check every problem before grading the first, so that a fault does not waste a judge's replies.
     deciding, problems = get_grader(grader or task.require_grader()), [draw.require_problem() for draw in draws]
     for problem in problems:
         if not problem.answer and deciding.needs_answer:
@@ -126,24 +129,24 @@ def graded_rows(
 def scores(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float | None]:
     """Return every metric of one task's finished evaluation, by name (see `evals.metrics`).
 
-    A metric that does not exist is None, e.g. a mean over no rows. Raises ValueError if there are no rows, if problems
-    differ in their number of samples, or if a k exceeds it.
+    A metric that cannot be computed is None, e.g. a mean over no rows. Raises ValueError if there are no rows, if
+    problems differ in their number of samples, or if a k exceeds that number.
     """
     samples = Samples.of(rows)
     return {name: metric.value(samples, k) for name, (metric, k) in metrics_for(ks).items()}
 
 
 def standard_errors(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float]:
-    """Return the standard error of each metric as an estimate for new problems of this kind, by name.
+    """Return the standard error of each metric, as an estimate for new problems of this kind, by name.
 
-    It has the metric's unit and is the spread of the metric between problems, sd / sqrt(P). Only metrics that are means
-    over problems have one, and only with two problems or more. Raises as `scores`.
+    It is the standard deviation of the metric over problems divided by sqrt(P), in the metric's unit. Only metrics that
+    are means over problems have one, and only for at least two problems. Raises ValueError, like `scores`.
     """
     samples = Samples.of(rows)
     problems = [Samples([of_problem]) for of_problem in samples.by_problem]
     errors = {}
     for name, (metric, k) in metrics_for(ks).items():
-        # A metric is a mean over problems if the mean of its values on single problems is its value on all.
+        # A metric is a mean over problems if the mean of its values on individual problems equals its value on all.
         total, values = metric.value(samples, k), [metric.value(problem, k) for problem in problems]
         known = [value for value in values if value is not None]
         if total is None or not len(known) == len(values) > 1 or not math.isclose(statistics.fmean(known), total):
@@ -157,9 +160,10 @@ def regrade(
 ) -> list[SampleRow]:
     """Grade the records again from their text. Fields that do not depend on grading stay unchanged.
 
-    grader: decides `correct`; the task's own if None.
+    grader: decides `correct`; None for the task's own grader.
 
-    Raises EvalError for a record of another task or of a problem that is not among `problems`, and as `graded_rows`.
+    Raises EvalError for a record of another task or of a problem that is not among `problems`, and the errors of
+    `graded_rows`.
     """
     by_id = {problem.id: problem for problem in problems}
     for row in rows:
@@ -186,22 +190,22 @@ class DisagreementExample(TypedDict):
 
 
 class Disagreement(TypedDict):
-    """The disagreement of two graders."""
+    """How often two graders disagree."""
 
     graders: tuple[str, str]
-    """Their names, in alphabetical order."""
+    """The graders' names, in alphabetical order."""
     count: int
-    """The number of samples on which they differ."""
+    """The number of samples on which they disagree."""
     n: int
-    """The number of samples with a verdict of both."""
+    """The number of samples that both graded."""
     kappa: float | None
     """Cohen's kappa (see `cohens_kappa`)."""
     examples: list[DisagreementExample]
-    """The first samples on which they differ, at most 5."""
+    """The first samples on which they disagree, at most 5."""
 
 
 def disagreement(rows: Iterable[SampleRow]) -> list[Disagreement]:
-    """Return how often graders differ, for each pair with verdicts on the same samples, sorted by name."""
+    """Return how often graders disagree, for each pair with verdicts on the same samples, sorted by name."""
     pairs: dict[tuple[str, str], Disagreement] = {}
     said: dict[tuple[str, str], list[tuple[bool, bool]]] = defaultdict(list)
     for row in rows:

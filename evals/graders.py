@@ -1,4 +1,4 @@
-"""Finding graders by name, and grading one completion; `evals.evaluate.grade_all` grades many."""
+"""Look-up of graders by name, and grading of one completion. `evals.evaluate.grade_all` grades many."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ GRADERS: Kind[Grader] = Kind(
 
 
 def get_grader(name: str) -> Grader:
-    """Return the grader of that name; a judge by the path of its YAML file (see `plugins.user_file`).
+    """Return the grader with this name, or the judge in the YAML file at this path (see `plugins.user_file`).
 
-    Raises UnknownNameError, and EvalError if the file is missing or faulty.
+    Raises UnknownNameError, or EvalError if the file is missing or faulty.
     """
     if name.endswith(ENDINGS):
         from evals.grading.asked_model import JUDGES, ONE
@@ -37,14 +37,14 @@ def get_grader(name: str) -> Grader:
 
 
 def runs_code(grader: str | None) -> bool:
-    """Return whether a grader of that name runs programs. Raises as `get_grader`."""
+    """Return whether a grader runs programs. False for None. Raises as `get_grader`."""
     return grader is not None and get_grader(grader).runs_code
 
 
 def account_of(graders: Iterable[str | None]) -> dict[str, Any]:
-    """Return what a start's provenance says of how these graders grade.
+    """Return what a launch's provenance records about how these graders grade.
 
-    Raises as `get_grader`, and EvalError if programs cannot be contained.
+    Raises as `get_grader`, and EvalError if programs cannot be sandboxed.
     """
     found: dict[str, Any] = {}
     for grader in graders:
@@ -53,25 +53,25 @@ def account_of(graders: Iterable[str | None]) -> dict[str, Any]:
 
 
 def judge_of(grader: str | None) -> Asking | None:
-    """Return the judge if the grader of this name is one, else None. Raises as `get_grader`."""
+    """Return the grader with this name if it is a judge, else None. Raises as `get_grader`."""
     found = None if grader is None else get_grader(grader)
     return cast("Asking", found) if found is not None and found.asks_model else None
 
 
 def grader_version(name: str) -> int | str:
-    """Return what represents a grader in a hash.
+    """Return the value that represents a grader in a hash.
 
-    It is a shipped grader's version or the digest of a plug-in's source. For a judge it is the digest of those fields
-    of its file that can change a verdict. Raises as `get_grader`.
+    For a shipped grader it is the version, for a plug-in the digest of its source. For a judge it is the digest of
+    those fields of its file that can change a verdict. Raises as `get_grader`.
     """
     source = None if name.endswith(ENDINGS) else GRADERS.source(name)
     return get_grader(name).version if source is None else source.digest
 
 
 def applicable_graders(answer: str) -> list[str]:
-    """Return the names of the graders that can compare an extracted answer with this reference, sorted.
+    """Return the sorted names of the graders that can compare an extracted answer with this reference.
 
-    A reference with unit tests has none.
+    A reference that consists of unit tests has none.
     """
     fitting = {name: grader for name, grader in GRADERS.all().items() if grader.can_compare_with(answer)}
     if any(grader.runs_code for grader in fitting.values()):
@@ -80,9 +80,9 @@ def applicable_graders(answer: str) -> list[str]:
 
 
 def require_gradable(answer: str, grader: str, own: OwnComparison | None = None) -> None:
-    """Check, before any completion exists, that the grader can compare with this reference. Starts no process.
+    """Check, before there is any completion, that the grader can compare with this reference. Starts no process.
 
-    Raises as `get_grader`, and EvalError if the reference has a fault, or is empty although the grader needs one.
+    Raises as `get_grader`, and EvalError if the reference is faulty, or empty although the grader needs one.
     """
     found = get_grader(grader)
     if not answer and found.needs_answer:
@@ -99,9 +99,10 @@ def grade(
     own: OwnComparison | None = None,
     problem: str = "",
 ) -> Verdict:
-    """Return the verdict whether a completion gives the reference answer.
+    """Grade whether a completion gives the reference answer.
 
-    text: the completion. answer: the reference, without working.
+    text: the completion.
+    answer: the reference, without its derivation.
 
     grader: `exact` compares text. `numeric` compares numbers exactly, without units (see `numeric.parse_number`).
     `choice` compares the letters of a multiple choice (see `choice.parse_choice`). `math` accepts what these accept and
@@ -110,11 +111,10 @@ def grade(
     look-up.
 
     extract: `boxed`, `answer_tag` (`<answer>`), `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, `choice`,
-    `code` (the last block between fences), or None for `chain`: what follows `</think>`, there the last box, else
-    `####`, else "answer is", else the last number.
-
-    own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`. problem: its statement, for a
-    judge.
+    `code` (the last fenced block), or None for `chain`. `chain` takes what follows `</think>`, and there the last box,
+    else `####`, else "answer is", else the last number.
+    own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`.
+    problem: the problem statement, for a judge.
 
     Raises UnknownNameError for an unknown grader or extraction, and EvalError if the grader cannot compare with the
     reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own` for a problem
@@ -127,9 +127,9 @@ def grade(
 
 
 def rule_beside(grader: Grader, own: str | None) -> Grader | None:
-    """Return the rule that grades in addition to a judge: the task's own grader (named `own`).
+    """Return the rule that grades in addition to a judge: the task's own grader, whose name is `own`.
 
-    None if `grader` is no judge, or if the task's own grader reads whole submissions too.
+    None if `grader` is not a judge, or if the task's own grader reads whole submissions too.
     """
     rule = None if own is None or not grader.asks_model else get_grader(own)
     return None if rule is None or rule.reads_whole else rule

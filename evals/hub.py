@@ -1,4 +1,4 @@
-"""The Hugging Face hub: rows of its data sets, and its use without a network."""
+"""The Hugging Face hub: rows of its data sets, and offline use of its clients."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from urllib.request import getproxies
 from evals.errors import DataMissingError
 
 Row = Mapping[str, object]
-"""A row of a data set, as read."""
+"""A row of a data set, as it was read."""
 
 
 def hub_rows(name: str, id: str, config: str | None, split: str, revision: str | None) -> Iterator[tuple[str, Row]]:
-    """Yield (location, row) for each row of a split on the hub, or of a folder in its layout.
+    """Yield (location, row) for each row of a split on the hub, or of a folder with the hub's layout.
 
-    name: the name of the split in locations. Raises DataMissingError, with the hub's message alone, if the split is not
-    available.
+    name: the name of the split in locations.
+    Raises DataMissingError, with only the hub's message, if the split is not available.
     """
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
@@ -36,9 +36,9 @@ def hub_rows(name: str, id: str, config: str | None, split: str, revision: str |
 
 @contextmanager
 def offline_without_network() -> Iterator[None]:
-    """Set the hub's clients to offline mode if its name cannot be resolved.
+    """Set the hub's clients to offline mode if the hub's name cannot be resolved.
 
-    They then use stored files and fail at once for the rest. By default they try each file six times, over half a
+    Offline, they use stored files and fail at once for the others. By default they try each file six times, over half a
     minute, and report each attempt.
     """
     from huggingface_hub import constants
@@ -46,7 +46,7 @@ def offline_without_network() -> Iterator[None]:
     if constants.HF_HUB_OFFLINE or _is_found(constants.ENDPOINT):
         yield
         return
-    # `datasets` copies the switch when it is imported, so both are set.
+    # `datasets` copies the switch when it is imported, so set both.
     switches: list[Any] = [module for module in (constants, sys.modules.get("datasets.config")) if module is not None]
     for module in switches:
         module.HF_HUB_OFFLINE = True
@@ -58,7 +58,7 @@ def offline_without_network() -> Iterator[None]:
 
 
 def _is_found(address: str) -> bool:
-    """Return whether the host's name resolves. Behind a proxy it always counts as found: the proxy resolves names."""
+    """Return whether the host's name resolves. Returns True behind a proxy, which resolves names itself."""
     if getproxies():
         return True
     try:

@@ -1,4 +1,4 @@
-"""Results of lm-eval on one model, from a run of its own with our sampler."""
+"""The results of lm-eval on one model, from a run of lm-eval with bench's sampler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evals.sampler import SamplingParams
 
 
 class LmEvalRow(TypedDict):
-    """One document under one filter, with its K samples (`repeats` of the task file)."""
+    """One document under one filter, with its K samples (`repeats` in the task file)."""
 
     task: str
     doc_id: int
@@ -18,34 +18,34 @@ class LmEvalRow(TypedDict):
     filter: str
     prompt: str | list[Message]
     reference: str
-    """lm-eval's target, as text."""
+    """lm-eval's target, converted to text."""
     completions: list[str]
-    """[K]: as lm-eval saw them, without the stop string."""
+    """[K] as lm-eval saw them, without the stop string."""
     n_tokens: list[int]
-    """[K]: as sampled."""
+    """[K] as sampled."""
     truncated: list[bool]
-    """[K]: as sampled."""
+    """[K] as sampled."""
     filtered: Any
     """The output of the filter."""
     metrics: dict[str, float]
-    """lm-eval's metrics that are a number for each document."""
+    """Those of lm-eval's metrics that are numbers for individual documents."""
 
 
 @dataclass(frozen=True)
 class LmEvalMetric:
-    """The score of a task."""
+    """The value of one metric of a task."""
 
     task: str
     name: str
     filter: str
     value: float
     stderr: float | None
-    """lm-eval's standard error over documents; None if it has none."""
+    """lm-eval's standard error over documents, or None if it computes none."""
 
 
 @dataclass(frozen=True)
 class LmEvalTask:
-    """The settings with which a task ran."""
+    """The settings that a task ran with."""
 
     name: str
     version: str
@@ -53,12 +53,12 @@ class LmEvalTask:
     repeats: int
     decodings: tuple[SamplingParams, ...]
     max_gen_toks_assumed: bool
-    """The task sets no limit of its own, so the default applied."""
+    """True if the task file sets no limit, so that the default applied."""
 
 
 @dataclass(frozen=True)
 class LmEvalResult:
-    """The results of one model. A group or a tag is replaced by its tasks."""
+    """The results of one model. Groups and tags are expanded into their tasks."""
 
     tasks: tuple[LmEvalTask, ...]
     metrics: tuple[LmEvalMetric, ...]

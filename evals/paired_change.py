@@ -16,15 +16,15 @@ from harness.errors import InvalidError
 
 @dataclass(frozen=True)
 class PairedChange:
-    """The change of a metric of a task from one model to another on the same problems.
+    """The change of a task's metric from one model to another on the same problems.
 
-    The standard error is over problems. It says nothing about training seeds: two models show a single run.
+    The standard error is over problems. It does not cover training seeds: two models show a single run.
     """
 
     task: str
     metric: str
     filter: str
-    """The filter of lm-eval that read the answers; "" for our own tasks."""
+    """The filter of lm-eval that read the answers; "" for bench's own tasks."""
     n_problems: int
     before: float
     """The mean over problems."""
@@ -33,7 +33,7 @@ class PairedChange:
     difference: float
     """after - before."""
     stderr: float | None
-    """Standard error of the difference: sd / sqrt(n_problems), ddof 1. None for a single problem."""
+    """The standard error of the difference: sd / sqrt(n_problems), ddof 1. None for a single problem."""
     gained: int
     """The number of problems on which the metric rose."""
     lost: int
@@ -41,7 +41,7 @@ class PairedChange:
 
 
 def change_of(task: str, metric: str, filter_name: str, pairs: Sequence[tuple[float, float]]) -> PairedChange:
-    """Compute the change over (before, after) pairs [n_problems]. Raises ValueError for none."""
+    """Compute the change from (before, after) pairs [n_problems]. Raises ValueError if there are no pairs."""
     if not pairs:
         raise InvalidError("evals.no_pairs_for_change", task=task)
     differences = [after - before for before, after in pairs]
@@ -61,9 +61,9 @@ def change_of(task: str, metric: str, filter_name: str, pairs: Sequence[tuple[fl
 
 
 def change_of_samples(before: Iterable[SampleRow], after: Iterable[SampleRow]) -> PairedChange:
-    """Compute the change of avg@n from one evaluation of a task to another, paired by problem.
+    """Compute the change of avg@n between two evaluations of the same task, paired by problem.
 
-    Raises EvalError if the two are not of the same task and problems.
+    Raises EvalError if the two differ in task or problems.
     """
     earlier, later = _correct_frac(before), _correct_frac(after)
     if earlier.keys() != later.keys():
@@ -74,12 +74,12 @@ def change_of_samples(before: Iterable[SampleRow], after: Iterable[SampleRow]) -
 
 
 def changes_of_lm_eval(before: LmEvalResult, after: LmEvalResult) -> list[PairedChange]:
-    """Compute the change of every metric of two models' results, paired by document.
+    """Compute the change of every metric between two models' results, paired by document.
 
-    On tasks that were not trained, this is the cost or gain of training. Metrics without a number for each document
-    (BLEU of a corpus) are left out.
+    On tasks that were not trained on, this is a side effect of training. Metrics without a value per document (such as
+    corpus BLEU) are left out.
 
-    Raises EvalError if the results are of other tasks, versions or decodings, or over other documents or prompts.
+    Raises EvalError if the results differ in tasks, versions, decodings, documents or prompts.
     """
     if before.tasks != after.tasks:
         differing = sorted({task.name for task in {*before.tasks} ^ {*after.tasks}})
@@ -102,7 +102,7 @@ def _by_document(result: LmEvalResult) -> dict[tuple[str, int, str], LmEvalRow]:
 
 
 def _correct_frac(rows: Iterable[SampleRow]) -> dict[tuple[str, str], float]:
-    """Return the share of right samples by (task, problem)."""
+    """Return the share of correct samples by (task, problem)."""
     samples: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for row in rows:
         samples[row["task"], row["problem_id"]].append(row["correct"])

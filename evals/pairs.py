@@ -1,6 +1,6 @@
 """Pairs of a chosen and a rejected completion of one prompt, from a JSONL file or a data set on the Hugging Face hub.
 
-Preference data have one of these layouts. The first row decides, and all others must have the same.
+Preference data must have one of these layouts. The first row determines it, and all other rows must have the same.
 
 | layout | prompt | chosen, rejected | e.g. |
 | --- | --- | --- | --- |
@@ -11,7 +11,7 @@ Preference data have one of these layouts. The first row decides, and all others
 | conversations | the messages both sides begin with | messages | UltraFeedback binarized, orpo-dpo-mix |
 | dialogues | the text both sides begin with | "\\n\\nHuman: ...\\n\\nAssistant: ..." | Anthropic/hh-rlhf |
 
-A text `prompt` next to conversations repeats one of their turns and is not read; nor are other columns.
+Next to conversations, a text `prompt` only repeats one of their turns, so it is not read. Nor are other columns.
 """
 
 from __future__ import annotations
@@ -47,13 +47,11 @@ class PreferencePair:
 
     id: str
     prompt: Prompt
-    """Messages that end with a turn of the user, for the tokenizer's chat template; or text that the completions
-    continue.
-    """
+    """Messages that end with a user turn, for the tokenizer's chat template; or text that the completions continue."""
     chosen: str
     rejected: str
     where: str
-    """Its file and line, or its data set and row, for error messages."""
+    """The file and line, or the data set and row, for error messages."""
 
 
 class PairSource(Protocol):
@@ -61,23 +59,24 @@ class PairSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """An identifier of the content, computed without the network. Raises like `load` for a file."""
+        """An identifier of the content, computed without the network. For a file, raises like `load`."""
 
     def load(self) -> Sequence[PreferencePair]:
         """Return the pairs in the source's order.
 
-        Raises DataMissingError if they are not available, EvalError that names the first faulty rows.
+        Raises DataMissingError if they are not available, and EvalError, naming the first faulty rows, if rows are
+        invalid.
         """
 
 
 def parse_pair_source(data: str, split: str) -> PairSource:
     """Return the source that `data` names.
 
-    data: a JSONL file by its path, or `hub:<id>[:<config>]@<revision>` with a commit or a tag. A path is absolute, from
-    the current folder, next to the sweep file, or in $BENCH_DATA; the first existing file counts. split: of a data set
-    on the hub; a file is `train`.
-
-    Raises EvalError for a hub address without a revision, for a split of a file; DataMissingError for a missing file.
+    data: the path of a JSONL file, or `hub:<id>[:<config>]@<revision>` with a commit or a tag. A path may be absolute,
+    or relative to the current folder, the sweep file's folder or $BENCH_DATA; the first existing file is used.
+    split: the split of a data set on the hub; must be `train` for a file.
+    Raises EvalError for a hub address without a revision, or for a file with another split; DataMissingError for a
+    missing file.
     """
     if data.startswith(HUB):
         address = _HUB_ADDRESS.fullmatch(data)
@@ -133,9 +132,9 @@ class HubPairs:
 
 
 def pairs_digest(pairs: Iterable[PreferencePair]) -> str:
-    """Return `sha256:<hex>` of the (prompt, chosen, rejected) triples in order.
+    """Return `sha256:<hex>` of the (prompt, chosen, rejected) triples, in order.
 
-    Ids and the file's layout do not count.
+    The digest ignores ids and the layout of the file.
     """
     digest = hashlib.sha256()
     for pair in pairs:
@@ -146,17 +145,17 @@ def pairs_digest(pairs: Iterable[PreferencePair]) -> str:
 
 @lru_cache(maxsize=8)
 def _file_fingerprint(path: Path, size_bytes: int, modified_ns: int) -> str:
-    """Compute the fingerprint of a file once, though every cell of a plan needs it.
+    """Compute the fingerprint of a file once, although every cell of a plan needs it.
 
-    Size and time of change are in the cache key: they show that the content changed.
+    Size and modification time are in the cache key, so that a changed file is read again.
     """
     return f"pairs:{pairs_digest(LocalPairs(path).load())}"
 
 
 def _read_pairs(rows: Iterable[tuple[str, Row]], origin: str, name: str) -> tuple[PreferencePair, ...]:
-    """Read the pairs of all rows; pairs without an `id` are numbered, `<name>-00000`.
+    """Read the pairs of all rows. Pairs without an `id` are numbered: `<name>-00000`.
 
-    Raises EvalError that names the first faulty rows, or if there is no pair.
+    Raises EvalError if rows are faulty, naming the first ones, or if there is no pair.
     """
     pairs: list[PreferencePair] = []
     faults: list[EvalError] = []
@@ -183,7 +182,7 @@ def _read_pairs(rows: Iterable[tuple[str, Row]], origin: str, name: str) -> tupl
 
 
 class Parts(NamedTuple):
-    """The parts of a row, unchanged."""
+    """The parts of a row, unmodified."""
 
     prompt: Prompt
     chosen: str
@@ -191,17 +190,17 @@ class Parts(NamedTuple):
 
 
 Layout = Callable[[Row], Parts]
-"""Splits a row into its parts. Raises EvalError, without the row's location, for a row of another layout."""
+"""Splits a row into its parts. Raises EvalError for a row of another layout; the message does not locate the row."""
 
 
 def layout_of(row: Row) -> Layout:
-    """Return the layout of a file whose first row this is."""
+    """Return the layout of a file, given its first row."""
     prompt, chosen = row.get("prompt"), row.get("chosen")
     if isinstance(chosen, list):
         return _messages_and_turns if isinstance(prompt, list) else _conversations
     if isinstance(prompt, list):
         return _messages_and_text
-    # Dialogues have no prompt of their own, so a text with a prompt may begin in this way too.
+    # Dialogues have no separate prompt. A text with a prompt may also begin like a dialogue.
     if prompt is None and isinstance(chosen, str) and chosen.startswith(HUMAN):
         return _dialogues
     return _system_and_text if "system" in row else _text
@@ -210,7 +209,7 @@ def layout_of(row: Row) -> Layout:
 def take_apart(row: Row, layout: Layout) -> Parts:
     """Return the prompt and completions of a row.
 
-    Raises EvalError, without the row's location, for a row that is not a pair.
+    Raises EvalError for a row that is not a pair; the message does not locate the row.
     """
     parts = layout(row)
     for name, side in (("chosen", parts.chosen), ("rejected", parts.rejected)):
@@ -246,7 +245,7 @@ def _messages_and_turns(row: Row) -> Parts:
 
 def _conversations(row: Row) -> Parts:
     chosen, rejected = _messages(row, "chosen"), _messages(row, "rejected")
-    # If the conversations are equal, their last turn is still no part of the prompt.
+    # If the conversations are equal, their last turn is still not part of the prompt.
     shared = min(_shared(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
     prompt = chosen[:shared]
     if not prompt:
@@ -269,7 +268,7 @@ def _dialogues(row: Row) -> Parts:
 
 
 def _shared(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many items both sequences begin with."""
+    """Return the number of items that both sequences begin with."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

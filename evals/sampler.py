@@ -1,6 +1,6 @@
-"""The interface of samplers: the request for a completion and its result.
+"""The interface of samplers: a request for a completion, and its result.
 
-Nothing in this package runs a model: the caller passes a sampler to an evaluation.
+No code in this package runs a model: the caller passes a sampler to an evaluation.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from harness.errors import InvalidError
 
 @dataclass(frozen=True)
 class Draw:
-    """One completion to be sampled. `example` (a problem's id) and `sample` (from 0) name its noise."""
+    """One completion to sample. `example` (a problem's id) and `sample` (from 0) determine its noise."""
 
     prompt: str | list[Message]
     example: str
     sample: int
     problem: Problem | None = None
-    """The problem of the prompt; None if the caller has no `Problem`, as lm-eval does not."""
+    """The problem behind the prompt; None if the caller has no `Problem`, e.g. in lm-eval's runs."""
 
     def require_problem(self) -> Problem:
-        """Return the problem. Raises ValueError without one."""
+        """Return the problem. Raises ValueError if it is None."""
         if self.problem is None:
             raise InvalidError("evals.draw_without_problem", example=self.example)
         return self.problem
@@ -34,31 +34,31 @@ class Draw:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """The settings of sampling."""
+    """How completions are sampled."""
 
     max_completion_tokens: int
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 means greedy."""
     top_p: float = 1.0
     top_k: int = 0
-    """0 is off."""
+    """0 means that all tokens are allowed."""
     stop: tuple[str, ...] = ()
     """Strings that end a completion, in addition to the model's end-of-sequence token."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A completion."""
+    """A sampled completion."""
 
     text: str
-    """Without the end token, but with the stop string that ended it, if one did."""
+    """Without the end token. If a stop string ended the completion, it is included."""
     n_tokens: int
     truncated: bool
-    """Ended by `max_completion_tokens`."""
+    """True if `max_completion_tokens` was reached."""
     tokens: Sequence[int] = field(default=(), compare=False, repr=False)
-    """All of them, from samplers that return them."""
+    """All tokens, if the sampler returns them."""
     turns: Sequence[Turn] = ()
-    """The turns of a completion that an environment answers, whose words are neither in the text nor among the
+    """The turns of a completion in an environment. The environment's words are neither in the text nor among the
     tokens.
     """
 
@@ -66,17 +66,17 @@ class Drawn:
 class Sampler(Protocol):
     """Samples completions.
 
-    The same draw with the same parameters gives the same completion, whatever else is sampled with it.
+    The same request with the same parameters gives the same completion, whatever else is sampled with it.
     """
 
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
-        """Return one completion for each draw, in their order."""
+        """Return one completion for each request, in order."""
 
 
 def ks_of(n: int) -> tuple[int, ...]:
-    """Return the k of pass@k for n samples per problem: 1, 2, 4, ... up to n/2, and n itself.
+    """Return the values of k for pass@k with n samples per problem: 1, 2, 4, ... up to n/2, and n itself.
 
-    The variance of pass@k grows as k nears n, so a headline has n >= 2k. k = n shows whether any sample at all was
-    right.
+    The variance of pass@k grows as k approaches n, so headline numbers use n >= 2k. k = n shows whether any sample was
+    correct at all.
     """
     return tuple(sorted({1, *(2**power for power in range(n.bit_length()) if 2**power <= n / 2), n}))

@@ -9,7 +9,7 @@ from evals.tasks.environment import Turn, turns_from_json
 
 
 class SampleRow(TypedDict):
-    """The record of one sample. It holds the text, so that it can be graded again."""
+    """The record of one sample. It includes the text, so that the sample can be graded again."""
 
     task: str
     problem_id: str
@@ -20,19 +20,19 @@ class SampleRow(TypedDict):
     extracted: str | None
     correct: bool
     reason: str
-    """The reason of the verdict that decides `correct` (see `evals.grading.Verdict`)."""
+    """The reason of the deciding verdict (see `evals.grading.Verdict`)."""
     verdicts: str
-    """JSON object, grader -> correct."""
+    """A JSON object that maps each grader to `correct`."""
     reasons: str
-    """JSON object, grader -> reason, the one that decides first."""
+    """A JSON object that maps each grader to its reason, the deciding grader first."""
     faulty_steps: bool | None
-    """True if a written step is wrong; None if the task does not check or no step was written."""
+    """True if a written step is wrong; None if the task does not check steps or no step was written."""
     turns: str | None
-    """JSON list of the completion's turns (see `evals.tasks.environment.Turn`); None if no environment answers. The
-    environment's words are not in the text.
+    """A JSON list of the completion's turns (see `evals.tasks.environment.Turn`); None if there is no environment. The
+    environment's words are not part of the text.
     """
 
 
 def turns_of(row: SampleRow) -> Sequence[Turn]:
-    """Return the turns of a record's completion; none if no environment answered."""
+    """Return the turns of a recorded completion, or () if there was no environment."""
     return () if row["turns"] is None else turns_from_json(row["turns"])

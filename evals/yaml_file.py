@@ -1,8 +1,8 @@
 """Safe reading of YAML files: sweeps, profiles, probes and recipes as mappings; tasks and prompt templates strictly.
 
-Strict files report all their faults at once. Scalars are those of YAML 1.2: `1e-4` is a number, `off` and `yes` are
-strings. A repeated key is an error. A file that is nested too deep or holds too much (also by aliases that multiply
-each other) is refused before it is used. So is a file with an integer that fits into no record.
+Strictly read files report all their faults at once. Scalars follow YAML 1.2: `1e-4` is a number, `off` and `yes` are
+strings. A repeated key is an error. A file is refused before use if it is nested too deeply, contains too much
+(including aliases that multiply each other), or has an integer that no record can store.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from harness.settings.faults import faults_of
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 20_000
-"""Keys count too: a thousand arms that set a few knobs each are about ten thousand."""
+"""The limit includes keys. A thousand arms that each set a few knobs have about ten thousand values."""
 MOST_DEPTH = 32
 LARGEST_INTEGER = 2**63 - 1
-"""Larger integers fit into no record: neither a table nor the mirror's database holds them."""
+"""Larger integers cannot be stored: neither a table nor the mirror's database supports them."""
 
 
 class YamlError(RefusedError):
-    """Text that is not YAML, or too much of it. The message continues a sentence: `is not valid YAML: ...`."""
+    """The text is not YAML, or there is too much of it. The message continues a sentence: `is not valid YAML: ...`."""
 
 
 class _Yaml12Loader(yaml.SafeLoader):
-    """SafeLoader with the scalar rules of YAML 1.2's core schema instead of 1.1's, and with limits."""
+    """SafeLoader with limits, and with the scalar rules of YAML 1.2's core schema instead of 1.1's."""
 
     takes_tags = False
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own class attribute
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        # Limits apply while the text is parsed: a document of a few bytes can otherwise take all memory or stack.
+        # Apply the limits while parsing: otherwise a document of a few bytes could take up all memory or stack.
         self._depth = self._n_values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -63,7 +63,7 @@ class _Yaml12Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, list | dict):  # which no dict can have as a key
+            if isinstance(key, list | dict):  # No dict can have this as a key.
                 break
             if key in seen:
                 mark = key_node.start_mark
@@ -118,9 +118,9 @@ def parse_yaml(text: str) -> Any:
 
 
 def _require_usable(document: Any) -> None:
-    """Raise YamlError for a document that its aliases make too large, and for text that no file can hold."""
-    # Level by level, and never more values than the limit: aliases can make a document of exponential size, or one that
-    # contains itself.
+    """Raise YamlError for a document that aliases make too large, or for text that cannot be stored in a file."""
+    # Go level by level, visiting no more values than the limit: aliases can make a document exponentially large, or
+    # make it contain itself.
     level, n_values = [document], 0
     for _ in range(MOST_DEPTH):
         for text in (one for one in level if isinstance(one, str)):
@@ -144,12 +144,12 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether no half of a surrogate pair stands alone."""
+    """Return whether a text has no unpaired surrogates."""
     return not re.search(r"[\ud800-\udfff]", text)
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """Return the nodes of a document whose tags other programs define. Raises YamlError."""
+    """Parse a document into nodes, accepting tags that other programs define. Raises YamlError."""
     try:
         loader = _Yaml12Loader(text)
         loader.takes_tags = True
@@ -161,11 +161,11 @@ def compose_yaml(text: str) -> yaml.Node | None:
 def read_text(path: Path) -> str:
     """Return the text of a YAML file.
 
-    Raises YamlError if it cannot be read or is too large, and FileNotFoundError.
+    Raises YamlError if it cannot be read or is too large, and FileNotFoundError if it does not exist.
     """
     try:
         with path.open("rb") as handle:
-            # One byte more than the limit shows that a file is too large without reading all of it.
+            # Reading one byte beyond the limit reveals that a file is too large, without reading all of it.
             content = handle.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise YamlError("evals.file_too_large", most_bytes=MOST_BYTES)
@@ -196,15 +196,16 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 File = TypeVar("File", bound=Settings)
 ENDINGS = (".yaml", ".yml")
-"""A name with one of these endings is the path of a file, not the name of something shipped or of a plug-in's."""
+"""A name with one of these endings is the path of a file. Other names refer to something shipped or to a plug-in."""
 
 
 def read_yaml(path: Path, kind: type[File], noun: str, listed: bool = True) -> File:
     """Read the content of a file as settings.
 
-    noun: "task", in messages. listed: `bench ls` lists such things by name.
+    noun: what the file declares, e.g. "task", for messages.
+    listed: True if `bench ls` lists such things by name.
 
-    Raises EvalError for a file that is missing or not YAML, or with all faults of its keys by their dotted paths.
+    Raises EvalError if the file is missing or not YAML, or with all faults of its keys by dotted path.
     """
     try:
         document = parse_yaml(read_text(path))

@@ -1,4 +1,4 @@
-"""Formatters of numbers, tables and rows of data. A number that does not exist is an en dash."""
+"""Formatters of numbers, tables and rows of data. A missing number is written as an en dash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MISSING = "–"
 class Table:
     """A table before it becomes text for a terminal, a page or Markdown.
 
-    rows [n_rows][n_columns]: ready to print; the first column names the row. note: how to read the table.
+    rows [n_rows][n_columns]: text that is ready to print; the first column names the row.
+    note: how to read the table.
     """
 
     title: str
@@ -27,15 +28,15 @@ class Table:
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return CSV with a header and a line for each row.
+    """Return CSV with a header and one line per row.
 
-    Columns come in the order in which rows first name them. A column that a row lacks is empty there.
+    The columns are in order of first appearance. A value that a row lacks is left empty.
     """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    # One call of itemgetter per row replaces a lookup per cell. It returns no tuple for a single name, and raises
+    # One call of itemgetter per row replaces a lookup per value. It returns no tuple for a single name, and raises
     # KeyError for a row that lacks a column.
     if len(columns) > 1 and all(len(row) == len(columns) for row in rows):
         writer.writerows(map(itemgetter(*columns), rows))
@@ -45,7 +46,7 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def csv_table(table: Table) -> str:
-    """Return a table as CSV, each value as it is printed."""
+    """Return a table as CSV, with each value as it would be printed."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([table.columns, *table.rows])
     return buffer.getvalue()
@@ -59,7 +60,7 @@ _LATEX = {
 
 
 def latex_table(table: Table) -> str:
-    """Return a table for LaTeX with the package booktabs; every special character is escaped."""
+    """Return a table for LaTeX with the booktabs package. Special characters are escaped."""
 
     def line(cells: Sequence[str]) -> str:
         escaped = ("".join(_LATEX.get(character, character) for character in cell) for cell in cells)
@@ -73,7 +74,7 @@ def latex_table(table: Table) -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table for Markdown, without a final line break; cells may hold bars and line breaks."""
+    """Return a table for Markdown, without a final line break. Bars and line breaks in cells are handled."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(
         "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in line) + " |" for line in lines
@@ -81,8 +82,8 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def signed_pp(value: float | None) -> str:
-    """Format a difference with its sign: +3.1; never -0.0."""
-    # The option z turns a negative zero that rounding leaves into +0.0.
+    """Format a difference with its sign, e.g. +3.1; a rounded zero is +0.0."""
+    # The z option turns a negative zero from rounding into +0.0.
     return f"{value:+z.1f}" if _exists(value) else MISSING
 
 
@@ -92,9 +93,9 @@ def points(value: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = True, decimals: int = 1) -> str:
-    """Format an interval: [+0.4, +5.8].
+    """Format an interval, e.g. [+0.4, +5.8].
 
-    An end that would be written 0.0 gets more digits, [-0.04, +2.0], because its sign says whether the interval
+    An end that would round to 0.0 gets more digits, e.g. [-0.04, +2.0], because its sign shows whether the interval
     contains 0.
     """
     if not (_exists(low) and _exists(high)):
@@ -103,17 +104,17 @@ def interval(low: float | None, high: float | None, *, signed: bool = True, deci
 
 
 def number_interval(low: float | None, high: float | None) -> str:
-    """Format an interval of a quantity without a unit, in two digits: [0.31, 0.95]."""
+    """Format an interval of a quantity without a unit, to two significant digits: [0.31, 0.95]."""
     return f"[{number(low, 2)}, {number(high, 2)}]" if _exists(low) and _exists(high) else MISSING
 
 
 def with_interval(value: str, low: float | None, high: float | None, *, signed: bool = True) -> str:
-    """Append the interval, if one is known, to a formatted value."""
+    """Append the interval, if known, to a formatted value."""
     return f"{value} {interval(low, high, signed=signed)}" if _exists(low) and _exists(high) else value
 
 
 def _end(value: float, signed: bool, decimals: int) -> str:
-    """Format an end with `decimals` decimals, or as many as show its first nonzero digit; 0 itself is 0.0."""
+    """Format one end with `decimals` decimals, or with as many as show its first nonzero digit. Zero has `decimals`."""
     sign = "+" if signed else ""
     if value == 0:
         return f"{0:{sign}.{decimals}f}"
@@ -124,7 +125,7 @@ def _end(value: float, signed: bool, decimals: int) -> str:
 
 
 def p_value(value: float | None) -> str:
-    """Format a p value with the sign of comparison: '= 0.012' or '< 0.001'."""
+    """Format a p value with its relation sign: '= 0.012' or '< 0.001'."""
     if not _exists(value):
         return MISSING
     return "< 0.001" if value < 0.001 else f"= {value:.3f}"
@@ -161,8 +162,8 @@ def megabytes(value: float | None) -> str:
 
 
 def duration(value: float | None) -> str:
-    """Format a duration in seconds: 0.0123 -> 12.3 ms; from one second on like `seconds`."""
-    # From 0.9995 s on, three digits of milliseconds would read 1e+03 ms.
+    """Format a duration in seconds: 0.0123 -> 12.3 ms; from one second upwards, like `seconds`."""
+    # From 0.9995 s upwards, three digits of milliseconds would read 1e+03 ms.
     return f"{1000 * value:.3g} ms" if _exists(value) and value < 0.9995 else seconds(value)
 
 
@@ -170,7 +171,7 @@ def seconds(value: float | None) -> str:
     """Format seconds: 95.4 -> 1 min 35 s."""
     if not _exists(value):
         return MISSING
-    # Round before choosing the unit, so that 59.7 s becomes 1 min 0 s and not 60 s.
+    # Round before choosing the unit, so that 59.7 s becomes 1 min 0 s instead of 60 s.
     whole = round(value)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"

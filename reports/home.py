@@ -1,6 +1,6 @@
 """The overview of a home: every sweep, search and evaluation with its verdicts, date, tokens and progress.
 
-Verdicts come from the pages that were written; everything else is read from the records.
+Verdicts come from reports already written; everything else is read from the records.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NAMED_ARMS = 4
 
 @dataclass(frozen=True)
 class Badge:
-    """A verdict and the names of the arms that it is about."""
+    """A verdict and the names of the arms that have it."""
 
     verdict: str
     """A key of SIGNS."""
@@ -60,12 +60,12 @@ class Badge:
 
 @dataclass(frozen=True)
 class Sparkline:
-    """The compared metric along training, without axes: a line for each arm, the baseline's last and on top."""
+    """The compared metric over training, without axes: a line for each arm, the baseline's drawn on top."""
 
     lines: list[str]
-    """The points of SVG polylines in a box of SPARK_SIZE."""
+    """One string per line: the points of an SVG polyline in a box of SPARK_SIZE."""
     description: str
-    """The same in words."""
+    """The same curves in words."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +77,19 @@ class Entry:
     badges: Sequence[Badge] = ()
     answer: str = ""
     last_start: str = ""
-    """Such as "2026-11-23 03:14", in UTC; "" if the records do not say."""
+    """When the last cell was launched, such as "2026-11-23 03:14", in UTC; "" if that was not recorded."""
     tokens: float | None = None
-    """Generated in training; for an evaluation, in its samples."""
+    """Tokens generated in training or, for an evaluation, in its samples; None if unknown."""
     done: int = 0
-    """Cells, trials or samples."""
+    """The number of cells ended, of trials ended, or of samples."""
     total: int | None = None
-    """The number that `done` can reach; None without such a bound."""
+    """The largest value that `done` can reach; None if there is no bound."""
     running: int = 0
-    """The number of cells that a living process holds."""
+    """The number of cells that are running now."""
     page: str | None = None
-    """The address below the home; None before the page is written."""
+    """The URL of the page relative to the home; None if it has not been written."""
     fault: str = ""
-    """Why its records could not be read."""
+    """Why the records could not be read, or ""."""
     sparkline: Sparkline | None = None
 
     @property
@@ -103,17 +103,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Home:
-    """The entries of a home by kind, the newest first."""
+    """The entries of a home by kind, newest first."""
 
     sweeps: list[Entry] = field(default_factory=list)
     searches: list[Entry] = field(default_factory=list)
     evaluations: list[Entry] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
-    """Folders that hold none of our runs."""
+    """Folders that are not runs of bench."""
 
     @property
     def groups(self) -> list[tuple[str, str, list[Entry]]]:
-        """The (title, what its progress counts, entries) of each kind that has entries."""
+        """(title, what its progress counts, entries) for each kind that has entries."""
         groups = [
             ("Sweeps", "cells ended", self.sweeps),
             ("Searches", "trials ended", self.searches),
@@ -123,7 +123,7 @@ class Home:
 
 
 def read_home(home: Path) -> Home:
-    """Read every sweep, search and evaluation of a home; what cannot be read becomes an entry with its fault."""
+    """Read every sweep, search and evaluation of a home. An unreadable one becomes an entry that states its fault."""
     found = Home()
     for folder in _folders(home):
         if (folder / STUDY).is_file():
@@ -150,7 +150,7 @@ def read_run(folder: Path) -> Home:
 def home_page(home: Home, title: str, is_live: bool = False) -> str:
     """Return the page as HTML.
 
-    is_live: the page shows the present state, so it may say what is running.
+    is_live: True if the page shows the present state, so that it may say what is running.
     """
     content = {
         "page_title": title,
@@ -165,7 +165,7 @@ def home_page(home: Home, title: str, is_live: bool = False) -> str:
 def write_index(home: Path) -> Path | None:
     """Write index.html of a home and return its path.
 
-    Returns None, and writes nothing, if another program's file has that name.
+    Returns None and writes nothing if another program's file has that name.
     """
     path = home / INDEX
     # Our pages carry a generator tag, so a page that somebody else wrote is never overwritten.
@@ -184,7 +184,7 @@ def _folders(place: Path) -> list[Path]:
 def _entry(home: Path, folder: Path, read: Callable[[Path], Entry], page: str = PAGE) -> Entry:
     try:
         entry = read(folder)
-    # A damaged run must not hide the others, so its fault becomes its entry.
+    # A damaged run must not hide the others, so its entry states the fault.
     except (BenchError, OSError) as error:
         entry = Entry(folder.name, fault=str(error))
     path = folder / page
@@ -210,7 +210,7 @@ def _sweep(folder: Path) -> Entry:
 
 
 def _sparkline(sweep: SweepRecord) -> Sparkline | None:
-    """Return the curves of all arms, or None if no cell was evaluated more than once."""
+    """Return the mean curve of each arm, or None if no cell was evaluated more than once."""
     task, _, name = sweep.metric.removeprefix(METRIC_PREFIX).rpartition(".")
     task = task or sweep.tasks[0]
     # False sorts before True: the baseline comes last and is drawn on top.
@@ -220,7 +220,7 @@ def _sparkline(sweep: SweepRecord) -> Sparkline | None:
     for cell in sweep.cells:
         rows = [row["metrics"] for row in cell.read_scores() if row["task"] == task]
         by_arm[cell.arm].append([score for metrics in rows if (score := metrics.get(name)) is not None])
-    # The seeds of an arm stop at different steps, so the mean is over their first evaluations, their second and so on.
+    # The seeds of an arm may stop at different steps, so average their first evaluations, their second, and so on.
     means = {
         arm: [fmean(known) for scores in zip_longest(*cells) if (known := [s for s in scores if s is not None])]
         for arm, cells in by_arm.items()
@@ -261,7 +261,7 @@ def _search(folder: Path) -> Entry:
 
 
 def _evaluation(store: Path) -> Entry:
-    # The name of a store ends in a dash and a hash, which means nothing to a reader.
+    # The name of a store ends in a dash and a hash, which tells a reader nothing.
     name = f"{store.parent.name}: {store.name.rpartition('-')[0]}"
     scored = store / "scores.json"
     if not scored.is_file():
@@ -294,9 +294,9 @@ class _Scores(TypedDict):
 
 
 def _verdicts(path: Path) -> tuple[list[Badge], str]:
-    """Return a badge for each verdict of a written report, and its answer as a sentence.
+    """Return a badge for each verdict of a written report, and the report's headline.
 
-    Both are empty before the report is written.
+    Both are empty if no report has been written.
     """
     if not path.is_file():
         return [], ""
@@ -318,7 +318,7 @@ def _badges(rows: Sequence[VerdictRow]) -> list[Badge]:
 
 
 def _generated_tokens(cell: CellRecord) -> int:
-    """Return the tokens that a cell generated in training, or 0 if its records are damaged or do not say."""
+    """Return the tokens that a cell generated in training, or 0 if they are unknown or its records are damaged."""
     try:
         # One damaged cell must not turn the entry of its whole run into a fault.
         return cell.generated_tokens or 0
@@ -334,8 +334,8 @@ def _last_row(path: Path) -> dict[str, object] | None:
 
 
 def _last_start(folders: Iterable[Path]) -> str:
-    """Return when the last of these folders was started, to the minute, in UTC."""
+    """Return when the latest launch in these folders began, to the minute, in UTC."""
     rows = (_last_row(folder / STARTS_FILE) for folder in folders)
     times = [str(row.get("time", "")) for row in rows if row is not None]
-    # ISO timestamps of one time zone sort as strings.
+    # ISO timestamps in one time zone sort as strings.
     return max(times, default="")[:16].replace("T", " ")

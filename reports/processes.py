@@ -1,7 +1,7 @@
 """Worker processes for a report: they read cells, fit laws, draw figures and write the page of samples.
 
-They are fresh interpreters with a pipe. A fork would inherit locks held by threads that it does not have. A joblib pool
-takes 30 MB and half a second for processes of its own.
+Each is a fresh interpreter with a pipe. A fork could inherit locks whose owning threads do not exist in the child. A
+joblib pool would cost 30 MB and half a second for processes of its own.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from typing import Any, Generic, TypeVar
 from harness import plugins
 
 CELLS_OF_A_PROCESS = 3
-"""A process needs over a second to start and import, so it is not worth starting for fewer cells."""
+"""The fewest cells per process. A process takes over a second to start and import, so fewer are not worth it."""
 
 MOST_PROCESSES = 8
-"""Each takes about 0.2 GB of memory."""
+"""Limits memory: each process takes about 0.2 GB."""
 
 THREADS_OF = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""Each process has one thread for linear algebra: other cores are taken, and idle threads would wait by spinning."""
+"""Gives each process one thread for linear algebra: other cores are in use, and idle threads busy-wait."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def process_count(n_cells: int) -> int:
-    """Return how many processes work on a report of `n_cells` cells, this one included: at most one per usable core."""
+    """Return how many processes to use for a report of `n_cells` cells, including this one; at most one per core."""
     if n_cells < 2 * CELLS_OF_A_PROCESS:
         return 1
-    # A system without affinity, such as macOS, has no such function.
+    # Systems without CPU affinity, such as macOS, lack this function.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MOST_PROCESSES, n_cells // CELLS_OF_A_PROCESS)
 
 
 class _KilledError(Exception):
-    """A worker that ended before it returned its result."""
+    """A worker process ended before it returned its result."""
 
 
 class _Process:
-    """A worker that runs one task at a time, with the plug-ins that are in use here at its start."""
+    """A worker that runs one task at a time, with the plug-ins that were in use here when it started."""
 
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
         self.plugins = plugins.named()
-        # The worker needs this process's sys.path first, or it could not import _serve or unpickle functions of
-        # plug-ins.
+        # The worker needs this process's sys.path first. Without it, the worker could not import _serve or unpickle
+        # functions of plug-ins.
         code = f"""
 import sys
 sys.path[:] = {sys.path!r}
 from reports.processes import _serve
 _serve({theirs.fileno()})
 """
-        # Arrow's own allocator keeps freed memory: a tenth of each process's memory, including this one's.
+        # Arrow's own allocator keeps freed memory, a tenth of the memory of each process, including this one.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         environment = os.environ | dict.fromkeys(THREADS_OF, "1")
         self._process = subprocess.Popen(
@@ -91,10 +91,10 @@ _serve({theirs.fileno()})
 
 
 def _serve(descriptor: int) -> None:
-    """Answer calls until the parent closes its end of the pipe or ends this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    """Answer calls until the parent closes its end of the pipe or kills this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent.
     connection = Connection(descriptor)
-    # The modules themselves are sent: a new search by name might find another file than the one that was trusted.
+    # Use the modules that the parent found: a new search by name might find another file than the trusted one.
     plugins.use_found(*connection.recv())
     while True:
         try:
@@ -109,21 +109,21 @@ def _serve(descriptor: int) -> None:
 
 
 _IDLE: deque[_Process] = deque()
-"""Processes that `each_in_processes` has started and its next call can use."""
+"""Idle workers, which the next call of `each_in_processes` reuses."""
 
 _BUSY: list[Thread] = []
-"""Threads that wait for work done `meanwhile`, each in one further process."""
+"""Threads that wait for work started by `meanwhile`, each for a worker of its own."""
 
 LOOK_AGAIN_S = 0.02
-"""How often, in seconds, a thread that may not start its process yet checks whether work is left."""
+"""How often, in seconds, a thread that must not start its worker yet checks whether work is left."""
 
 
 @contextmanager
 def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
-    """Do the work in another process while the block runs in this one; before the block if `processes` is 1.
+    """Run `work` in another process while the block runs in this one; if `processes` is 1, run it before the block.
 
-    Until the work is done, `each_in_processes` uses one process less. The work is pickled. Its exception is raised at
-    the end of the block; an exception of the block ends the work.
+    Until the work is done, `each_in_processes` uses one process fewer. The work is pickled. An exception in it is
+    raised at the end of the block. An exception in the block kills the work.
     """
     if processes == 1:
         work()
@@ -139,7 +139,7 @@ def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
             other.call(work)
         except BaseException as error:  # noqa: BLE001 - raised again below
             faults.append(error)
-        other.end()  # gives its memory back
+        other.end()  # Frees its memory.
 
     waiting = Thread(target=wait, daemon=True)
     waiting.start()
@@ -151,7 +151,7 @@ def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
     finally:
         _BUSY.remove(waiting)
         other.end()
-    # A worker that was killed, as it may be for its memory, is no error of the work: do the work here instead.
+    # A killed worker, e.g. by the out-of-memory killer, is not an error of the work, so do the work here instead.
     for fault in faults:
         if not isinstance(fault, _KilledError):
             raise fault
@@ -159,16 +159,16 @@ def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
 
 
 def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> list[Result]:
-    """Return [function(item) for item in items], computed by `processes` processes, this one included.
+    """Return [function(item) for item in items], computed by `processes` processes, including this one.
 
-    Function, items and results are pickled. The workers use the same plug-ins. An exception in a worker is raised here.
-    If a worker is killed, as it may be for its memory, this process does its work.
+    The function, items and results are pickled. Workers use the same plug-ins. An exception in a worker is raised here.
+    If a worker is killed, e.g. by the out-of-memory killer, this process does its work.
     """
     if processes == 1 or len(items) < 2:
         return [function(item) for item in items]
     from threadpoolctl import threadpool_limits
 
-    # An idle worker loaded its plug-ins at its start and cannot load others.
+    # A worker loaded its plug-ins when it started and cannot load others.
     if any(one.plugins != plugins.named() for one in _IDLE):
         end_processes()
     waiting = deque(enumerate(items))
@@ -181,8 +181,8 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
             results[place] = function(item)
 
     def send(busy: Thread | None) -> None:
-        # A worker of `meanwhile` counts as one of the processes, so this sender starts its own only when that one has
-        # ended.
+        # The worker of `meanwhile` counts as one of the processes, so this sender starts its own worker only after that
+        # one has ended.
         while busy is not None and waiting and busy.is_alive():
             busy.join(LOOK_AGAIN_S)
         if not waiting:
@@ -194,8 +194,8 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
                     place, item = taken
                     results[place] = other.call(function, item)
             except _KilledError:
-                # The item goes back to the queue, for another sender or for this process, which looks once more when
-                # the senders have ended.
+                # Put the item back for another sender, or for this process, which checks the queue again after the
+                # senders have ended.
                 waiting.appendleft((place, item))
                 other.end()
             except BaseException:
@@ -222,12 +222,12 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
                 sender.join()
         if faults:
             raise faults[0]
-        work()  # items that a killed worker left
+        work()  # Items that a killed worker left behind.
     return [results[place] for place in range(len(items))]
 
 
 def end_processes() -> None:
-    """End the processes that `each_in_processes` started, if any."""
+    """Kill the idle workers of `each_in_processes`."""
     while _IDLE:
         _IDLE.pop().end()
 
@@ -235,11 +235,11 @@ def end_processes() -> None:
 def give_back_memory() -> None:
     """Return freed memory to the system, if the C library can.
 
-    Otherwise every process would keep as much memory as its largest figure took.
+    Otherwise every process would hold on to as much memory as its largest figure took.
     """
     import ctypes
 
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Only glibc has it.
     if trim is not None:
         trim(0)
 
@@ -247,21 +247,21 @@ def give_back_memory() -> None:
 def _take(waiting: deque[Item]) -> Item | None:
     try:
         return waiting.popleft()
-    except IndexError:  # another thread took the last
+    except IndexError:  # Another thread took the last item.
         return None
 
 
 class SentOnce(Generic[Item]):
-    """A large object that a function needs for every item; each worker reads it once, from a file."""
+    """A large object that a function needs for every item. Each worker reads it once, from a file."""
 
     def __init__(self, value: Item, path: Path) -> None:
-        """Write the value to `path`, a file that lasts as long as the object is needed."""
+        """Write the value to `path`. The file must exist as long as the object is in use."""
         with path.open("wb") as file:
-            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)  # in pieces, never as a second copy in memory
+            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)  # Written in pieces, without a second copy.
         self._path, self._value = path, value
 
     def __getstate__(self) -> dict[str, object]:
-        """Pickle only the path: the value itself never travels through the pipe."""
+        """Pickle only the path, so that the value never travels through the pipe."""
         return {"_path": self._path, "_value": None}
 
     def get(self) -> Item:

@@ -1,9 +1,8 @@
 """A report as a tree of typed values: the contents of report.json, field by field and in its order.
 
-`reports.measure` computes the values and `reports.page.document` assembles them. Sentences, tables, checks and the
+`reports.measure` computes the values, and `reports.page.document` assembles them. Sentences, tables, checks and the
 command line read them by attribute. `Node.as_json` is the only way into JSON, and `Report.model_validate` the way back.
-
-Numbers in percentage points end in `_pp`. A number that is not finite is None, here as in JSON.
+Names of numbers in percentage points end in `_pp`. A number that is not finite is None, as in JSON.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ def without_nan(value: object) -> Any:
 
 
 Number: TypeAlias = Annotated[int | float | None, BeforeValidator(without_nan)]
-"""A number, or None if it does not exist. An int stays an int: 3 and 3.0 are written differently."""
+"""A number, or None if it is unknown. An int stays an int, because 3 and 3.0 are written differently."""
 
 Plain: TypeAlias = Annotated[dict[str, object], BeforeValidator(without_nan)]
-"""A row whose fields another package declares: that of a law, or of the words that a reflection counts."""
+"""A row whose fields are declared elsewhere: by a law, or by the counts of reflection words."""
 
 
 class Node(BaseModel):
@@ -45,7 +44,7 @@ class Node(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     def as_json(self) -> dict[str, object]:
-        """Return the value as report.json holds it."""
+        """Return the value as it is written to report.json."""
         document: dict[str, object] = without_nan(self.model_dump(mode="json", exclude_unset=True))
         return document
 
@@ -60,7 +59,7 @@ class Named(Node):
     arm: str = ""
     baseline: str = ""
     metric: str = ""
-    """Such as `eval.final.arithmetic.pass@1`."""
+    """The full name, such as `eval.final.arithmetic.pass@1`."""
 
     @property
     def metric_name(self) -> str:
@@ -81,7 +80,7 @@ class Numbers(Node):
     note: str = ""
     n_pairs: int | None = None
     n_treatment: int | None = None
-    """Set for unpaired runs only, like n_baseline."""
+    """Set only for unpaired runs, like n_baseline."""
     n_baseline: int | None = None
     median_pp: Number = None
     iqm_pp: Number = None
@@ -93,7 +92,7 @@ class Numbers(Node):
 
     @property
     def alpha(self) -> float:
-        """The two-sided error rate of the interval, 1 - level; NaN without a comparison."""
+        """The two-sided error rate of the interval, 1 - level; NaN if nothing was compared."""
         return math.nan if self.level is None else 1 - self.level
 
     @property
@@ -104,10 +103,10 @@ class Numbers(Node):
 
 
 class Missing(Node):
-    """A seed that is left out of a comparison."""
+    """A seed that is missing from a comparison."""
 
     arm: str | None = None
-    """The arm of a run in an unpaired comparison; None for a missing pair."""
+    """The arm of a missing run in an unpaired comparison; None for a missing pair."""
     seed: int
     reason: str
 
@@ -121,9 +120,9 @@ class BestDifference(Node):
     low_pp: Number = None
     high_pp: Number = None
     left_sd_pp: float = 0.0
-    """The part of its standard error that the searches left open. No number of seeds shrinks it."""
+    """The part of the standard error due to imperfect tuning. More seeds do not reduce it."""
     settles: bool = True
-    """True if the verdict on the chosen settings also holds between the bests."""
+    """True if the verdict on the settings found also holds between the bests."""
 
 
 class Share(Node):
@@ -138,7 +137,7 @@ class Share(Node):
 
 
 class ErrorBudget(Node):
-    """The standard error of a mean difference, in full and by its parts."""
+    """The standard error of a mean difference, as a total and by component."""
 
     error_pp: float
     error_low_pp: Number
@@ -147,7 +146,7 @@ class ErrorBudget(Node):
 
 
 class Variance(Node):
-    """Where the noise of a difference comes from: for these problems, which the verdict is about, and for new ones."""
+    """Where the noise of a difference comes from: for these problems, as in the verdict, and for new problems."""
 
     refused: str | None
     """Why the noise is unknown; no other field is set then."""
@@ -161,7 +160,7 @@ class Variance(Node):
     new_problems: ErrorBudget | None = None
 
     def over(self, *, new_problems: bool) -> ErrorBudget | None:
-        """Return the budget for these problems, or for new ones; None if it is refused."""
+        """Return the budget for new problems or for these; None if it is unknown."""
         return self.new_problems if new_problems else self.these_problems
 
 
@@ -169,7 +168,7 @@ class NewProblems(Node):
     """A difference over new problems as well as new seeds."""
 
     refused: str | None
-    """Why there is no such difference."""
+    """Why the difference is unknown, or None."""
     difference_pp: Number = None
     low_pp: Number = None
     high_pp: Number = None
@@ -179,10 +178,10 @@ class NewProblems(Node):
 
 
 class Looking(Node):
-    """The look at which a contrast is judged."""
+    """The look (interim analysis) at which a contrast is judged."""
 
     number: int
-    """Its position, from 1, among the looks at this question."""
+    """The position of this look, from 1, among the looks at this question."""
     seeds: list[int]
     """The number of seeds at each look."""
     samples: list[int | None]
@@ -190,11 +189,11 @@ class Looking(Node):
     is_planned: bool
     """True if the design fixed this look."""
     planned: list[int]
-    """The number of seeds at each look of the design; [] without a design."""
+    """The number of seeds at each look of the design; [] if there is no design."""
     n_unplanned: int
     """The number of looks outside the design."""
     overall_level: float
-    """The probability that the intervals of all looks hold together."""
+    """The probability that the intervals of all looks contain the true difference."""
     alpha: float = Field(default=math.nan, exclude=True)
     """The alpha of this look's intervals."""
 
@@ -204,31 +203,32 @@ class Way(Node):
 
     of: Kind
     now: int
-    """The present total of seeds, samples per problem or problems."""
+    """The present number of seeds, of samples per problem, or of problems."""
     needed: int | None
-    """The total that settles the contrast; None if no number will do."""
+    """The number that settles the contrast; None if no number does."""
     shrinks_frac: float = 1.0
-    """The share of the variance that this way shrinks."""
+    """The share of the variance that this way reduces."""
     cells: int | None
-    """How many cells must be trained, or evaluated again."""
+    """The number of cells to train or to evaluate again."""
     seconds: Number
-    """The time of these cells one after another; None without timings."""
+    """The time of these cells one after another; None if no cell was timed."""
     level: Number
-    """The level of the intervals afterwards."""
+    """The level of the intervals after this step."""
     command: str | None
-    """None if the records do not hold the question that was asked."""
+    """The command that does it; None if the records do not contain the original request."""
     limit: int | None
-    """How many there are in all, if that is why they do not suffice."""
+    """The number of problems that exist, if they do not suffice; otherwise None."""
 
 
 class NextStep(Node):
     """The ways to settle an undecided contrast."""
 
     target: Target
-    """What has 80% power afterwards. `equivalent`: showing equivalence if the arms do not differ. `difference`, if the
-    observed difference exceeds the margin: finding a true difference of that size."""
+    """What has 80% power after this step. `equivalent`: showing equivalence if the arms do not differ. `difference`:
+    detecting a true difference as large as the observed one, which exceeds the margin.
+    """
     sd_pp: float
-    """The standard deviation over replicates that the ways assume: the upper bound of the true one."""
+    """The standard deviation over replicates that the ways assume: an upper bound of the true one."""
     ways: list[Way]
     cheapest: Kind | None
     """None if no way settles the contrast."""
@@ -245,7 +245,7 @@ class MatchedProblems(Node):
 
 
 class Compared(Numbers, Named):
-    """A difference with its verdict: between two arms, or between what an effect of a factorial adds and subtracts."""
+    """A difference with its verdict: between two arms, or between the two sides of a factorial's effect."""
 
     p_holm: Number = None
     """p after Holm's correction over n_contrasts."""
@@ -259,20 +259,23 @@ class Compared(Numbers, Named):
     flagged_baseline: list[int] = []
     without_flagged: Numbers | None = None
     noise_low_pp: Number = None
-    """With noise_high_pp, the 95% interval from the sampling noise of the evaluations alone."""
+    """The lower end of a 95% interval that covers the sampling noise of the evaluations only; noise_high_pp is the
+    upper.
+    """
     noise_high_pp: Number = None
     token_ratios: list[float] = []
-    """The arm's generated tokens over those of the baseline, for each pair. If one checkpoint is evaluated, tokens per
-    answer."""
+    """The arm's generated tokens divided by the baseline's, for each pair. If a checkpoint is evaluated, tokens per
+    answer.
+    """
     token_ratio: Number = None
     equal_tokens: bool | None = None
     tokens_known: bool = True
     unit: Literal["problem", "seed"] = "seed"
     """The unit of replication."""
     answer_tokens: tuple[float, float] | None = None
-    """The mean tokens of an answer of the arm and of the baseline."""
+    """The mean tokens per answer of the arm and of the baseline."""
     bests: BestDifference | None = None
-    """Set for arms that were tuned first."""
+    """Set if each arm was tuned before the comparison."""
     warnings: list[str] = []
 
     @property
@@ -282,7 +285,7 @@ class Compared(Numbers, Named):
 
 
 class ContrastRow(Compared):
-    """An arm against the baseline."""
+    """The comparison of an arm with the baseline."""
 
     new_problems: NewProblems | None = None
     variance: Variance | None = None
@@ -290,7 +293,7 @@ class ContrastRow(Compared):
     next_step: NextStep | None = None
     problems: MatchedProblems | None = None
     paired: bool = True
-    """False only in `bench compare`; `why_unpaired` then says why."""
+    """False only in `bench compare`, if the runs do not pair. `why_unpaired` then says why."""
     why_unpaired: str | None = None
     is_interaction: ClassVar[bool] = False
 
@@ -311,7 +314,7 @@ class Within(Node):
 
 
 class OfKnobs(Node):
-    """The knobs of an effect, with its values and those of the baseline."""
+    """The knobs of an effect, with its own values and the baseline's."""
 
     kind: Literal["main", "interaction"]
     knobs: list[str]
@@ -320,7 +323,7 @@ class OfKnobs(Node):
 
     @property
     def settings(self) -> list[str]:
-        """Each knob by its last segment, with its value: `clip_high 0.28`."""
+        """Each knob by its last segment, with the effect's value: `clip_high 0.28`."""
         return [f"{last_part(knob)} {value}" for knob, value in zip(self.knobs, self.values, strict=True)]
 
 
@@ -348,7 +351,7 @@ class EffectRow(Compared, OfKnobs):
 
 
 VerdictRow: TypeAlias = ContrastRow | EffectRow
-"""A row that a sweep may declare as its question."""
+"""A row that may belong to a sweep's question."""
 
 
 def last_part(knob: str) -> str:
@@ -357,14 +360,14 @@ def last_part(knob: str) -> str:
 
 
 class ScreeningRow(Node):
-    """A screening and, once it has run, its confirmation."""
+    """The result of a screening and, once it has run, of its confirmation."""
 
     best: list[str]
-    """The arms with the highest means, best first, without the baseline."""
+    """The arms with the highest means, best first, excluding the baseline."""
     seeds: int
     confirmed_in: str | None
     contrasts: list[ContrastRow]
-    """The contrasts that confirm the best arms; [] before that."""
+    """The comparisons of the best arms with the baseline, with fresh seeds; [] before they have run."""
     baseline: str
     metric: str = ""
     n_arms: int = 0
@@ -377,10 +380,10 @@ class ScreeningRow(Node):
 
 
 class Cost(Node):
-    """The cost of an arm: medians over the steps of a cell, then means over cells; None if nothing was recorded."""
+    """The cost of an arm: medians over the steps of a cell, averaged over cells; None if nothing was recorded."""
 
     step_s: Number = None
-    """Seconds of a whole step."""
+    """Seconds of a complete step."""
     rollout_s: Number = None
     """Seconds of a step's rollout, which include sync_s, prefill_s and decode_s."""
     sync_s: Number = None
@@ -392,23 +395,23 @@ class Cost(Node):
     """Seconds of a step's update, which include backward_s."""
     backward_s: Number = None
     tokens_per_s: Number = None
-    """Generated tokens over the time of the whole step."""
+    """Generated tokens per second of the complete step."""
     occupancy_frac: Number = None
     """The share of decoding slots that held a completion."""
     padding_frac: Number = None
     """The share of padding in the tokens of training passes."""
     evaluation_s: Number = None
-    """Over a whole cell: the time of all evaluations."""
+    """The seconds of all evaluations of a cell."""
     peak_memory_mb: Number = None
-    """Over a whole cell: the highest; on a CPU that of the cell's process."""
+    """The highest of a cell; on a CPU, of the cell's process."""
     micro_batch_tokens: Number = None
-    """Over a whole cell: the smallest budget in force."""
+    """The smallest budget of a cell, in tokens per pass."""
 
 
 class JudgeVerdicts(Node):
     """A pairwise judge's verdicts in some steps: means over steps, then over cells; None if nothing was recorded.
 
-    The fractions of pairs are `judge/*` of steps.jsonl.
+    The fractions of pairs are the fields `judge/*` of steps.jsonl.
     """
 
     flip_frac: Number
@@ -421,36 +424,37 @@ class JudgeVerdicts(Node):
 
 
 class JudgeAndTruth(Node):
-    """Verdicts in the first and in the last tenth of training."""
+    """A pairwise judge's verdicts in the first and in the last tenth of training."""
 
     start: JudgeVerdicts
     end: JudgeVerdicts
 
 
 class JudgeReplies(Node):
-    """Replies of the judge that graded an arm's rollouts, and their cost; means over the arm's cells.
+    """The replies of the judge that graded an arm's rollouts, and their cost: means over the arm's cells.
 
     The fractions and kappa are means over steps (see `evals.grading.asked_model.reply_metrics`).
     """
 
     questions: Number
-    """The total of a cell, like prompt_tokens and completion_tokens; all three count the original requests."""
+    """The total of a cell. For replies from the cache, it and the two token counts are those of the original requests.
+    """
     prompt_tokens: Number
     completion_tokens: Number
     undecided_frac: Number
     correct: Number
-    """The fraction that the judge finds correct, among completions with a verdict."""
+    """The share of completions that the judge finds correct, among those with a verdict."""
     rule_correct: Number
     agreement_frac: Number
     kappa: Number
 
 
 class ProxyAndTruth(Node):
-    """The last stretch of an arm's mean path against its peak, the stretch with the most correct completions.
+    """The last stretch of an arm's mean path compared with its peak, the stretch with the most correct completions.
 
-    `correct_since_peak_pp` is never above 0, and noise alone makes it negative: the largest of noisy means lies above
-    the true peak. `n_overoptimised` of `n` seeds shows whether a fall is more than noise. In these, the truth fell from
-    the peak on and the proxy rose.
+    `correct_since_peak_pp` is never above 0, and noise alone makes it negative: the largest of several noisy means lies
+    above the true peak. `n_overoptimised` of `n` seeds shows whether a fall is more than noise. It counts the seeds in
+    which accuracy fell from the peak to the end while the proxy rose.
     """
 
     kl_nats: float
@@ -474,15 +478,16 @@ class ArmRow(Node):
     level: Number = None
     checkpoint: str | None = None
     before_pp: Number = None
-    """The score of the model before training, like before_ece."""
+    """The score of the model before training. before_ece is its calibration error."""
     before_ece: Number = None
     budget_tokens: int | None = None
     seeds: list[int] = []
     scores_pp: list[float] = []
     mean_pp: Number = None
     low_pp: Number = None
-    """With high_pp, the t(n-1) interval of the mean score over training seeds. If a checkpoint is evaluated, it is over
-    problems: a problem's samples and seeds are one cluster."""
+    """The lower end, like high_pp the upper, of the t(n-1) interval of the mean score over training seeds. If a
+    checkpoint is evaluated, the interval is over problems, each a cluster of its samples and seeds.
+    """
     high_pp: Number = None
     mean_tokens: Number = None
     truncated_frac: Number = None
@@ -492,12 +497,12 @@ class ArmRow(Node):
     grad_norm: Number = None
     grad_clipped_frac: Number = None
     entropy_nats: Number = None
-    """The mean over training."""
+    """The mean entropy of a token over training."""
     length_slope_tokens: Number = None
-    """How many tokens the mean completion grew by in 100 steps."""
+    """The growth of the mean completion, in tokens per 100 steps."""
     generated_tokens: Number = None
     overshoot_frac: Number = None
-    """Generated tokens above the budget, relative to it."""
+    """The tokens generated beyond the budget, as a fraction of the budget."""
     grader_disagreement_frac: Number = None
     phase_s: dict[str, Number] = {}
     """Wall-clock seconds of a cell in each phase."""
@@ -506,7 +511,7 @@ class ArmRow(Node):
     judge_replies: JudgeReplies | None = None
     proxy_and_truth: ProxyAndTruth | None = None
     rank: int | None = None
-    """1 for the highest mean score; equal scores share a rank; None without a score."""
+    """1 for the highest mean score; equal scores share a rank. None if the arm has no score."""
 
     @property
     def metric_name(self) -> str:
@@ -519,8 +524,6 @@ class ArmRow(Node):
 
 
 class CellRow(Node):
-    """One cell."""
-
     arm: str = ""
     seed: int = 0
     hash: str = ""
@@ -532,9 +535,9 @@ class CellRow(Node):
     generated_tokens: int | None = None
     step: int | None = None
     steps: int | None = None
-    """How many steps it was to take."""
+    """The number of steps that were planned."""
     total_s: Number = None
-    """The time of its training."""
+    """The seconds of its training steps."""
 
 
 class AcrossTasksRow(Node):
@@ -547,7 +550,7 @@ class AcrossTasksRow(Node):
     iqm_low_pp: Number
     iqm_high_pp: Number
     improvement: Number
-    """The probability that one of its runs beats one of the baseline's."""
+    """The probability that a run of the arm beats a run of the baseline."""
     improvement_low: Number
     improvement_high: Number
 
@@ -557,25 +560,25 @@ class ModeScore(Node):
 
     arm: str
     task: str
-    """The task's own name."""
+    """The task's name without the mode."""
     asked: str
-    """The task's name with the mode."""
+    """The task's name with the mode, as evaluated."""
     mode: str
     """think or direct."""
     budget_tokens: int | None
-    """The length at which thinking is stopped; None: never."""
+    """The number of tokens after which thinking is stopped; None if it is not limited."""
     n: int
     mean_pp: float
     level: float
     low_pp: Number
-    """With high_pp, the t interval over seeds at this level; None with fewer than three seeds."""
+    """The lower end, like high_pp the upper, of the t interval over seeds; None for fewer than three seeds."""
     high_pp: Number
     tokens: Number
-    """Tokens of a completion, without the words that stop its thinking."""
+    """The mean tokens of a completion, not counting the text that stops its thinking."""
 
 
 class CoverageRow(Node):
-    """The difference of pass@k at every k, with a band that holds at all of them."""
+    """The difference in pass@k at every k, with a simultaneous band."""
 
     arm: str
     against: str | None
@@ -591,13 +594,13 @@ class CoverageRow(Node):
     at_ceiling: bool
     note: str
     crossover_k: Number
-    """Where a difference that was above 0 first falls below 0."""
+    """The k at which a positive difference first turns negative; None if it does not."""
     crossover_low: Number
     crossover_high: Number
 
 
 class ProblemRange(Node):
-    """The range between arms on a problem, and the mean range at its rank if arms are exchanged within seeds."""
+    """The range between arms on a problem, and the mean range at its rank if arms are swapped within seeds."""
 
     problem_id: str
     range_pp: float
@@ -610,7 +613,7 @@ class ProblemRanges(Node):
     task: str
     n_problems: int
     p: float
-    """How often exchanging arms gives a widest range at least as wide."""
+    """The share of random swaps of arms whose widest range is at least as wide."""
     beyond_chance: bool
     widest: list[ProblemRange]
 
@@ -629,7 +632,7 @@ class Flip(Node):
 
 
 class LookRow(Node):
-    """A look at the question, with the verdicts that it showed, by arm."""
+    """A look at the question, with the verdicts that it showed for each arm."""
 
     seeds: int
     evaluation: dict[str, object] | None
@@ -654,9 +657,9 @@ class TuningRow(Node):
     trials: int
     seeds: list[int]
     fresh_pp: Number
-    """The arm's score with fresh seeds."""
+    """The arm's score with fresh seeds, in percent."""
     verdict_tokens: int
-    """The tokens that all seeds of the comparison generated in training."""
+    """The tokens that the arm generated in training in the comparison, over all seeds."""
 
 
 class RegistrationRow(Node):
@@ -678,7 +681,7 @@ class Report(Node):
     headline: list[Sentence] = []
     """The answer in one sentence."""
     interactions: list[EffectRow] = []
-    """The effects that a factorial asks about."""
+    """The effects of a factorial; [] in other sweeps."""
     contrasts: list[ContrastRow] = []
     screening: list[ScreeningRow] = []
     arms: list[ArmRow] = []
@@ -695,14 +698,14 @@ class Report(Node):
     registration: list[RegistrationRow] = []
     """At most one row."""
     left_out: list[Sentence] = []
-    """Plug-ins that may not run here."""
+    """Plug-ins that could not be loaded or may not run here."""
 
     @property
     def declared(self) -> list[VerdictRow]:
-        """The rows that the sweep asks about.
+        """The rows that answer the sweep's question.
 
-        In a screening these are the contrasts that confirm its best arms, if they have run. In a factorial they are its
-        effects, otherwise the arms.
+        In a screening, these are the comparisons of its best arms, once they have run. In a factorial, they are its
+        effects. Otherwise they are the arms.
         """
         if self.screening:
             return [*self.screening[0].contrasts]
@@ -710,12 +713,12 @@ class Report(Node):
 
     @property
     def judged(self) -> list[VerdictRow]:
-        """All contrasts with a verdict: the declared ones and, in a factorial, also the arms."""
+        """All rows with a verdict: the declared rows and, in a factorial, the comparisons of arms as well."""
         return [*self.declared, *(self.contrasts if self.interactions and not self.screening else [])]
 
 
 def read_report(path: Path) -> Report:
-    """Read a written report.json. Raises DamagedRecordError, which names the first fault."""
+    """Read a written report.json. Raises DamagedRecordError, naming the first fault."""
     try:
         return Report.model_validate(read_object(path))
     except ValidationError as error:
@@ -725,4 +728,4 @@ def read_report(path: Path) -> Report:
 
 
 SECTIONS = tuple(name for name in Report.model_fields if name != "left_out")
-"""The keys of report.json, whatever the records hold."""
+"""The keys of report.json. All are present in every report."""

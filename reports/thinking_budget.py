@@ -17,9 +17,10 @@ NAME = "thinking_budget"
 
 
 def draw_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]]) -> Drawing | None:
-    """Draw accuracy against the thinking budget, a curve per task; None if no task was evaluated under two budgets.
+    """Draw accuracy against the thinking budget, one curve per task.
 
     evaluations: the contents of scores.json files of one model.
+    None if no task was evaluated under two budgets.
     """
     of_task = defaultdict(list)
     for one in evaluations:
@@ -68,13 +69,13 @@ def draw_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]]) -> 
 def write_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]], folder: Path) -> Path | None:
     """Write thinking_budget-<hash>.svg and .png into a folder and return the path of the SVG file.
 
-    Each set of evaluations has its own pair of files. Returns None if there is no curve to draw.
+    The hash identifies the set of evaluations. Returns None if there is no curve to draw.
     """
     evaluations = list(evaluations)
     rendered = render_figure(NAME, "", lambda: draw_thinking_budgets(model, evaluations))
     if rendered is None:
         return None
-    # Sorted, so that the hash names the set of evaluations whatever their order.
+    # Sort, so that the hash does not depend on the order of the evaluations.
     names = sorted(Path(one["path"]).name for one in evaluations)
     path = folder / f"{NAME}-{hashlib.blake2b(' '.join(names).encode(), digest_size=5).hexdigest()}.svg"
     path.write_text(rendered.svg, encoding="utf-8", newline="\n")

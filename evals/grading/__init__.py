@@ -1,8 +1,8 @@
-"""Grading: `extract` finds the answer of a completion, then a named grader compares it with the reference.
+"""Grading: `extract` finds the answer in a completion, then a named grader compares it with the reference.
 
-A grader is a file of this folder, or of a plug-in, with a `Grader(...)` at its top level. A judge, a grader that asks a
-model, is a YAML file of the user's own (see `asked_model`). This module holds what all of them share: verdicts, and the
-text of an answer as a reader sees it. `evals.graders` finds and calls them.
+A grader is a file in this folder or in a plug-in, with a `Grader(...)` at its top level. A judge is a grader that asks
+a model: a YAML file of the user's own (see `asked_model`). This module defines what all graders share: verdicts, and
+the text of an answer as a reader sees it. `evals.graders` finds and calls graders.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from evals.errors import EvalError
 
 Reason = Literal["match", "mismatch", "unparsed", "undecided", "timeout", "crash"]
 NO_VERDICT: frozenset[Reason] = frozenset({"undecided", "timeout", "crash"})
-"""Reasons that prove nothing: scores count the answer as wrong, but training gives it no reward at all."""
+"""Reasons that prove nothing. Scores count the answer as wrong, but training gives it no reward at all."""
 OwnComparison = Callable[[str], Reason]
-"""A problem's own comparison of an extracted answer, if more than one answer is right."""
+"""A problem's own comparison of an extracted answer, for problems with more than one correct answer."""
 OWN = "own"
-"""The grader that uses the problem's own comparison (see own.py)."""
+"""The name of the grader that uses the problem's own comparison (see own.py)."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,16 @@ class Verdict:
 
     correct: bool
     extracted: str | None
-    """The answer's text, or None if there is none."""
+    """The answer's text, or None if there is no answer."""
     reason: Reason
     """`unparsed`: there is no answer, or none that the grader can read. `timeout`, `crash`: the comparison did not
-    end. `undecided`: a judge's reply states no verdict. In all of these `correct` is False for lack of a proof;
-    count them.
+    finish. `undecided`: a judge's reply states no verdict. In all these cases `correct` is False only for lack of
+    proof, so count them separately.
     """
     reply: JudgeReply | None = None
-    """The reply of a judge; None of other graders."""
+    """The judge's reply; None for graders that are not judges."""
     score: float | None = None
-    """The number of a judge that gives numbers, or the share of unit tests passed; in [0, 1]."""
+    """The score of a judge that gives scores, or the share of unit tests passed, in [0, 1]; otherwise None."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class JudgeReply:
     """A judge model's reply to one question, with its cost in tokens."""
 
     question: str
-    """The name of the question; equal questions of one judge have one reply."""
+    """The name of the question. If a judge is asked equal questions, they share one reply."""
     text: str
     prompt_tokens: int
     completion_tokens: int
@@ -62,7 +62,7 @@ class Submission:
     completion: str
     extracted: str | None
     own: OwnComparison | None = None
-    """The problem's own comparison."""
+    """The problem's own comparison, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +70,22 @@ class Grader:
     """A way to compare an extracted answer with the reference."""
 
     reads_whole: ClassVar[bool] = False
-    """It reads whole completions, many of them at once: it overrides `verdicts`, and nothing is compared."""
+    """True if the grader reads whole completions, many at once, by `verdicts`; `compare` is then unused."""
     asks_model: ClassVar[bool] = False
     runs_code: ClassVar[bool] = False
-    """It runs programs that a model wrote, which must be allowed; their references are tests."""
+    """True if the grader runs programs that a model wrote, which must be allowed. Its references are tests."""
 
     name: str
     version: int | str
-    """Raise it whenever a verdict can change; it is part of a run's semantic hash."""
+    """Raise this whenever a verdict can change; it is part of a run's semantic hash."""
     meaning: str
-    """The condition for a right answer, in one line."""
+    """When an answer counts as correct, in one line."""
     compare: Callable[[str, str], Reason]
     """(extracted answer, reference) -> reason."""
     fault: Callable[[str], str | None] = lambda reference: None
-    """Why it cannot compare with a reference, for an error message that ends with a remedy; None if it can."""
+    """Returns why the grader cannot compare with a reference, for a message that ends with a remedy, or None."""
     compares_faulty: bool = False
-    """True if `compare` also takes references with a fault, of which it then knows the text only."""
+    """True if `compare` also accepts references with a fault, of which it compares only the text."""
     needs_answer: bool = True
     """True if it cannot grade without a reference."""
 
@@ -96,7 +96,7 @@ class Grader:
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
         """Return a verdict for each submission, in order.
 
-        Raises EvalError for a reference that cannot be compared with, and without what the grader needs.
+        Raises EvalError for a reference that the grader cannot compare with, or if something that it needs is missing.
         """
         return [self._compared(one) for one in submissions]
 
@@ -113,11 +113,11 @@ class Grader:
         return Verdict(correct=reason == "match", extracted=one.extracted, reason=reason)
 
     def account(self) -> dict[str, Any]:
-        """Return what the provenance of a start records about the grader."""
+        """Return what a launch's provenance records about the grader."""
         return {}
 
     def reference_in(self, row: Mapping[str, Any]) -> str | None:
-        """Return the reference in the grader's own columns of a task's row, or None if the answer's column holds it.
+        """Return the reference from the grader's own columns of a task's row, or None to use the answer column.
 
         Raises EvalError for a value that cannot be a reference.
         """
@@ -125,7 +125,7 @@ class Grader:
 
     @property
     def gives_scores(self) -> bool:
-        """True if the verdicts of this grader have scores."""
+        """True if this grader's verdicts have scores."""
         return self.runs_code
 
     @property
@@ -135,16 +135,16 @@ class Grader:
 
 
 def never_compares(candidate: str, answer: str) -> Reason:
-    """Stand in for `compare` in a grader that compares no two answers."""
+    """Serve as `compare` in a grader that never compares two answers."""
     raise AssertionError("this grader compares no two answers")
 
 
-# Hyphens and dashes that people and models write for a minus sign.
+# Hyphens and dashes that people and models use as minus signs.
 _MINUS_SIGNS = "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
 
 
 class _Visible(dict[int, str]):
-    """A table for `str.translate`, filled as characters occur."""
+    """A table for `str.translate` that is filled as characters occur."""
 
     def __missing__(self, code: int) -> str:
         self[code] = replacement = self._replacement(chr(code))
@@ -156,11 +156,11 @@ class _Visible(dict[int, str]):
             return "\n"
         if character in _MINUS_SIGNS:
             return "-"
-        # These forms have the order of ASCII, at a fixed distance.
-        if "\uff01" <= character <= "\uff5e":  # full-width forms of ASCII
+        # These characters are in ASCII order, at a fixed distance.
+        if "\uff01" <= character <= "\uff5e":  # Full-width forms of ASCII.
             return chr(ord(character) - 0xFEE0)
         match unicodedata.category(character):
-            case "Cf":  # zero-width, direction marks, soft hyphen
+            case "Cf":  # Zero-width, direction marks, soft hyphen.
                 return ""
             case "Cc" | "Zs" | "Zl" | "Zp":
                 return " "
@@ -174,14 +174,14 @@ _VISIBLE = _Visible()
 _LINE_ENDS = re.compile(r"\r\n?")
 # Mark-up is never nested deeper in practice. The bound keeps the work linear in the text.
 _NESTING = 8
-# A space of TeX at an answer's end (`18\,`, `18\quad`), or the backslash of a space whose sign was removed as
-# punctuation.
+# A TeX space at the end of an answer (`18\,`, `18\quad`), or the backslash of a space whose second character was
+# removed as punctuation.
 _TEX_SPACE_AT_END = re.compile(
     r"(?:~|\\(?:[,;:!> \\]?|q?quad|en(?:space|skip)|(?:thin|med|thick)space|hfill|hspace\*?\s*\{[^{}]*\}))$"
 )
-# Full stops after decimals mean that the decimals continue: `2.66...` is not 2.66.
+# An ellipsis after decimals means that they continue: `2.66...` is not 2.66.
 _ELLIPSIS_AT_END = re.compile(r"\.[0-9]+ ?\.{3,}$")
-# Mark-up around a whole answer: mathematics delimiters, bold, code, and text macros.
+# Mark-up around a complete answer: maths delimiters, bold, code, and text macros.
 _WRAPPERS = (
     re.compile(r"\$\$?((?:[^$\\]|\\.)*)\$\$?", re.DOTALL),
     re.compile(r"\\\((.*)\\\)", re.DOTALL),
@@ -195,15 +195,15 @@ _WRAPPERS = (
 
 
 def normalise(text: str) -> str:
-    """Return a text with one form for characters that look alike, and without invisible characters.
+    """Return the text without invisible characters, and with a single form for look-alike characters.
 
-    Spaces, minus signs and digits of any script become those of ASCII.
+    Spaces, minus signs and digits of any script become ASCII.
     """
     return _LINE_ENDS.sub("\n", text).translate(_VISIBLE)
 
 
 def bare(answer: str) -> str:
-    """Return a normalised answer without mark-up, full stop and spaces of TeX around it, and with single spaces."""
+    """Return a normalised answer with single spaces, without surrounding mark-up, full stops and TeX spaces."""
     answer = " ".join(answer.split())
     # Each round removes one layer, until nothing changes.
     for _ in range(_NESTING):

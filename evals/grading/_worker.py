@@ -1,4 +1,4 @@
-"""The program of processes that run other people's code.
+"""The program that worker processes run to isolate other people's code.
 
 It is started by its path, so that it imports nothing of this project:
 
@@ -6,9 +6,9 @@ It is started by its path, so that it imports nothing of this project:
     _worker.py reasoning_gym <memory_bytes> <cpu_limit_s>   reasoning-gym scores answers
     _worker.py problems                                     reasoning-gym makes problems
 
-The first two judge. After `ready`, they answer each line of JSON on stdin with a line of one word on stdout: match,
-mismatch, unparsed or crash. A judgement that exceeds its processor time kills the process (SIGPROF's default action).
-Processor time, unlike wall-clock time, makes the outcome independent of the machine's load.
+The first two judge answers. After printing `ready`, they answer each line of JSON on stdin with one word on stdout:
+match, mismatch, unparsed or crash. A judgement that exceeds its CPU time kills the process (SIGPROF's default action).
+CPU time, unlike wall-clock time, makes the outcome independent of the machine's load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 DECIMALS = 12
-"""The number of decimals to which irrational numbers must agree. With math-verify's own 6, 3.141593 would be pi."""
+"""Decimals to which irrational numbers must agree. With math-verify's default of 6, 3.141593 would be pi."""
 
 
 def main() -> None:
@@ -42,8 +42,8 @@ def main() -> None:
 
 
 def judge(make_judge: Callable[[], Callable[[dict[str, str]], str]], replies: int, memory: str, cpu_limit: str) -> None:
-    """Answer each request on stdin with the outcome of a judge, within limits on memory and processor time."""
-    if sys.platform == "linux":  # macOS does not enforce this limit and refuses to set it
+    """Answer each request on stdin with the outcome of a judge, within limits on memory and CPU time."""
+    if sys.platform == "linux":  # macOS does not enforce this limit and refuses to set it.
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     outcome_of = make_judge()
@@ -58,7 +58,7 @@ def judge(make_judge: Callable[[], Callable[[dict[str, str]], str]], replies: in
 
 
 def math_verify_judge() -> Callable[[dict[str, str]], str]:
-    """Return a judge of requests with a `candidate` and an `answer`, both in plain LaTeX."""
+    """Return a judge of requests that have a `candidate` and an `answer`, both in plain LaTeX."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
 
@@ -83,9 +83,9 @@ def math_verify_judge() -> Callable[[dict[str, str]], str]:
 
 
 def reasoning_gym_judge() -> Callable[[dict[str, str]], str]:
-    """Return a judge of requests with a `task`, its `config`, an `entry` of it and a `candidate`.
+    """Return a judge of requests that have a `task`, its `config`, an `entry` of the task, and a `candidate`.
 
-    config, entry: pickled, in base 64.
+    config, entry: pickled and base64-encoded.
     """
     import reasoning_gym  # noqa: F401  # fills the registry
     from reasoning_gym.factory import DATASETS
@@ -106,14 +106,14 @@ def reasoning_gym_judge() -> Callable[[dict[str, str]], str]:
 
 
 def make_problems(replies: int) -> None:
-    """Make the problems of one request, which is pickled on stdin.
+    """Make the problems for one request, which is pickled on stdin.
 
-    The request is a task, its configuration, the number of different problems, and the number of rounds of as many
-    draws. The reply is pickled too: the problems as the package made them, each with its number in the stream; fewer if
-    there are no more.
+    The request is a task, its configuration, the number of distinct problems, and how many rounds of that many draws
+    may be made. The reply is pickled as well: the problems as the package made them, each with its number in the
+    stream; fewer if there are no more.
 
-    It must run with a fixed PYTHONHASHSEED. Some data sets iterate over sets of strings or use Python's global
-    generator, so the same seed would give other problems in another process.
+    The process must have a fixed PYTHONHASHSEED. Some data sets iterate over sets of strings or use Python's global
+    generator, so the same seed would otherwise give different problems in another process.
     """
     import numpy as np
     import reasoning_gym  # noqa: F401  # fills the registry
@@ -124,7 +124,8 @@ def make_problems(replies: int) -> None:
     np.random.seed(config.seed)
     made: dict[str, tuple[int, dict[str, Any]]] = {}
     for start in range(0, rounds * wanted, wanted):
-        # The n-th problem of a data set has the seed `seed + n`. Some data sets have no numbers beyond their size.
+        # The n-th problem of a data set has the seed `seed + n`. Some data sets do not define problems beyond their
+        # size.
         data_set = DATASETS[task][0](config=dataclasses.replace(config, seed=config.seed + start, size=wanted))
         for number in range(wanted):
             entry = data_set[number]

@@ -1,7 +1,7 @@
-"""The start of the answer in a completion, and how to write the gold answer there.
+"""Where the answer starts in a completion, and how to write the gold answer there.
 
-Each extraction that looks for a mark has a form: it finds an answer that is written in the form. The form splits a
-completion into reasoning and answer, so that a model can score the gold answer after that reasoning.
+Each extraction that looks for a mark has a form, and finds answers written in that form. The form splits a completion
+into reasoning and answer, so that a model can score the gold answer after that reasoning.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """`<opening><before><answer><closing>`. Without a closing mark, the answer ends with the completion."""
+    """`<opening><before><answer><closing>`. If there is no closing mark, the answer ends with the completion."""
 
     opening: str
     before: str = ""
     closing: str = ""
 
     def opening_in(self, text: str) -> tuple[int, int] | None:
-        """Return where the last opening mark of a completion starts and ends, in characters; None if there is none.
+        """Return the start and end of the last opening mark in a completion, in characters; None if there is no mark.
 
-        As in extraction, a thought (`<think>`) holds no answer.
+        As in extraction, a thought (`<think>`) is not searched for an answer.
         """
         _, thought_ends, after = text.rpartition("</think>")
         if not thought_ends and "<think>" in text:
@@ -34,7 +34,7 @@ class AnswerForm:
         return start, start + len(self.opening)
 
     def behind_opening(self, answer: str) -> str:
-        """Return the text after the opening mark in a completion that gives this answer."""
+        """Return the text that follows the opening mark in a completion that gives this answer."""
         return self.before + answer + self.closing
 
 
@@ -50,4 +50,4 @@ ANSWER_FORMS: Mapping[str, AnswerForm] = MappingProxyType(
         "hash": AnswerForm("#"),
     }
 )
-"""Extraction -> its form. Extractions that are not listed find answers without an opening mark."""
+"""Maps extractions to their forms. Extractions that are not listed find answers without an opening mark."""

@@ -1,6 +1,6 @@
-"""Judges and the models that they ask: how questions reach a model, what replies cost, and who reads a judge's file.
+"""Judges and the models that they ask: how questions reach a model, what replies cost, and how a judge's file is read.
 
-Judges do not send anything themselves: whoever runs them lends a `Messenger` (`harness.sampling.services`).
+Judges do not send anything themselves: their caller lends them a `Messenger` (`harness.sampling.services`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Question(NamedTuple):
 
 
 class AskedFile(Protocol):
-    """The part of a judge's file that code outside the judge reads."""
+    """The parts of a judge's file that code outside the judge reads."""
 
     @property
     def address(self) -> str | None: ...
@@ -37,13 +37,13 @@ class AskedFile(Protocol):
     def source(self) -> str | None: ...
     @property
     def shown(self) -> set[str]:
-        """The placeholders that the text has."""
+        """The placeholders in the judge's text."""
 
     def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
 
 class Asking(Protocol):
-    """Who asks a model. version: a digest of what can change a verdict."""
+    """A judge that asks a model. version: a digest of everything that can change a verdict."""
 
     @property
     def name(self) -> str: ...
@@ -55,7 +55,7 @@ class Asking(Protocol):
 
 @dataclass(frozen=True)
 class JudgeSort:
-    """One sort of judges. read: (path as given) -> the judge. Raises EvalError if the file is missing or faulty."""
+    """One kind of judge. read: returns the judge at a path; raises EvalError if the file is missing or faulty."""
 
     name: str
     summary: str
@@ -66,11 +66,11 @@ JUDGES: Kind[JudgeSort] = Kind(
     "sort of judges", lambda thing: isinstance(thing, JudgeSort), "evals.grading", "bench ls judges"
 )
 ONE, PAIRWISE = "one", "pairwise"
-"""The sorts of judges: those that grade one completion, and those of the reward part `pairwise`."""
+"""The kinds of judges: those that grade one completion, and those of the reward part `pairwise`."""
 
 
 def judge_in(name: str) -> Asking | None:
-    """Read the judge of either sort in a YAML file, or return None if the name is not that of a judge's file.
+    """Read the judge of either kind in a YAML file, or return None if the name does not refer to a judge's file.
 
     Raises as `JudgeSort.read`.
     """
@@ -87,13 +87,13 @@ class Messenger(Protocol):
     """Sends questions to models."""
 
     requests: int
-    """The number of requests to servers so far, retries included."""
+    """The number of requests sent to servers so far, including retries."""
 
     def ask(self, judge: Asking, questions: Sequence[Question]) -> list[JudgeReply]:
         """Return the reply to each question, in order; equal questions are asked once."""
 
     def require(self, judge: Asking) -> None:
-        """Raise RefusedError if the judge's key is missing or cannot be one, or its local model is missing."""
+        """Raise RefusedError if the judge's API key is missing or malformed, or if its local model is missing."""
 
 
 _lent: list[Messenger] = []
@@ -110,7 +110,7 @@ def lent(messenger: Messenger) -> Iterator[None]:
 
 
 def requests_sent() -> int:
-    """Return how many requests this process has sent to judges so far, retries included."""
+    """Return how many requests this process has sent to judges so far, including retries."""
     return _lent[-1].requests if _lent else 0
 
 
@@ -122,9 +122,9 @@ def messenger() -> Messenger:
 
 
 def reply_costs(replies: Iterable[JudgeReply]) -> dict[str, float | None]:
-    """Return the cost of replies, as fields `judge/*` of a step; replies to equal questions count once.
+    """Return the cost of replies, as fields `judge/*` of a step. Replies to equal questions count once.
 
-    It is the cost of the original requests, in whichever run they were made, so it does not depend on the cache.
+    The cost is that of the original requests, whichever run made them, so it does not depend on the cache.
     """
     by_question = {reply.question: reply for reply in replies}
     return {
@@ -135,10 +135,11 @@ def reply_costs(replies: Iterable[JudgeReply]) -> dict[str, float | None]:
 
 
 def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[str, float | None]:
-    """Return the cost and content of a judge's replies, as fields `judge/*` of a step; {} for another grader.
+    """Return the cost and content of a judge's replies, as fields `judge/*` of a step; {} if the grader is not a judge.
 
-    verdicts: by the judge and by the task's own grader, if it has one. `agreement_frac` and `kappa` are over
-    completions with a verdict from both. `rule_correct` is the share that the task's own grader finds right.
+    verdicts: each completion's verdict by the judge, and by the task's own grader if it has one.
+    `agreement_frac` and `kappa` cover completions with a verdict from both. `rule_correct` is the share that the task's
+    own grader finds correct.
     """
     replies = [one.reply for one, _ in verdicts if one.reply is not None]
     if not replies:
@@ -159,7 +160,7 @@ def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[st
 
 
 def agreement(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """Return the share of pairs whose two verdicts are equal; None without pairs."""
+    """Return the share of pairs whose two verdicts are equal, or None if there are no pairs."""
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
 
 
@@ -167,7 +168,7 @@ def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
     """Return the agreement of two graders, corrected for chance: (p - e) / (1 - e) (Cohen 1960).
 
     p is the share of equal verdicts, and e the share expected of independent graders with the same rates. 1 is full
-    agreement, 0 is chance. None without pairs, and if both graders always give one and the same verdict.
+    agreement, 0 is chance. None if there are no pairs, or if both graders always give the same verdict.
     """
     alike = agreement(pairs)
     if alike is None:

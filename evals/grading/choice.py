@@ -1,4 +1,4 @@
-"""The grader `choice`: the letter of an option of a multiple choice, A to J."""
+"""The grader `choice`, which compares the letters of multiple-choice options, A to J."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 
 from evals.grading import Grader, Reason, bare, normalise
 
-# Longer texts are not the answer to a multiple choice.
+# Longer texts are not answers to a multiple choice.
 _MAX_CHARACTERS = 1_000
 
 _REFERENCE = re.compile(r"\(\s*([A-Ja-j])\s*\)|([A-J])")
 _MARK_UP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)(?![a-zA-Z])|\\[,;:! ]|[{}$*`~]")
 _NAMED = r"(?:(?i:the|correct|option|choice|answer|letter|is)\b(?:\s*[:=])?\s*)*"
-# A letter alone, or a letter in brackets or before a full stop, a colon or a bracket. The option's text may follow it.
+# A letter alone, in brackets, or before a full stop, colon or bracket. The option's text may follow it.
 _CANDIDATE = re.compile(
     rf"{_NAMED}(?:[(\[]\s*([A-Ja-j])\s*[)\]]|([A-Ja-j])(?=[).:\]]|$))[).:\]]?(?P<rest>\s.*)?", re.DOTALL
 )
 _AND = r"\s*(?:[,;/|&+]|(?:,\s*)?\b(?:and|or)\b)\s*(?i:(?:option|choice)\s+)?"
 _ANOTHER = re.compile(rf"\([A-J]\)|\b(?:and|or)\s+[A-J]\b|^{_AND}(?:[(\[]\s*[A-Ja-j]\s*[)\]]|[A-J]\b)")
 
-# `A` and `I` before a word in small letters are words themselves, unless that word continues the sentence.
+# `A` and `I` before a word in lower case are words themselves, unless that word continues the sentence.
 _LETTER = r"([B-HJ]|[AI](?!\s+(?!(?:is|because|since|as|which|for|and|or)\b)[a-z]))"
 _STATED = re.compile(
     rf"\b(?i:answers?|options?|choices?)\s*(?i:(?:is|are)\b|:|=)?\s*:?\s*(?i:(?:both|either)\s+)?"
@@ -27,7 +27,7 @@ _STATED = re.compile(
 )
 _BRACKETED = re.compile(r"\(([A-J])\)")
 _BETWEEN = re.compile(rf"{_AND}|\s*")
-# Another letter of the same answer, not the subject of the next clause: "B, C is wrong".
+# Another letter of the same answer, but not the subject of the next clause, as in "B, C is wrong".
 _ONE_MORE = re.compile(
     rf"(?:{_AND}|\s*(?=\())(?:\(\s*[A-Ja-j]\s*\)|{_LETTER}(?![\w'’]))"
     r"(?!\s+(?:is|are|was|were|has|would|can|cannot|does|gives)\b)"
@@ -35,9 +35,9 @@ _ONE_MORE = re.compile(
 
 
 def choice_letter(reference: str) -> str | None:
-    """Return the letter that a reference answer is, or None.
+    """Return the letter of a reference answer, or None if the reference is not a letter.
 
-    Reads `B`, `(B)`, `(b)` and these in a text macro.
+    Reads `B`, `(B)`, `(b)`, and each of these in a text macro.
     """
     if len(reference) > _MAX_CHARACTERS:
         return None
@@ -64,8 +64,8 @@ def parse_choice(text: str) -> str | None:
 def last_stated_choice(text: str) -> str | None:
     """Return the letter that a text names last, or None if it names several together: "A or B", "(B), (C)".
 
-    The letter follows "answer", "option" or "choice", else it is in brackets, else it is the whole text. In running
-    text small letters count only in brackets: "a" is a word.
+    The letter follows "answer", "option" or "choice"; else it is in brackets; else it is the complete text. In running
+    text, lower-case letters count only in brackets, because "a" is a word.
     """
     plain = " ".join(_MARK_UP.sub(" ", text).split())
     stated = list(_STATED.finditer(plain)) or list(_BRACKETED.finditer(plain))
@@ -84,7 +84,7 @@ def _named(stated: re.Match[str]) -> str:
 
 
 def compare_choice(candidate: str, answer: str) -> Reason:
-    """Compare the letters of an answer and a reference."""
+    """Compare the letter in an answer with that of the reference."""
     letter = parse_choice(candidate)
     if letter is None:
         return "unparsed"

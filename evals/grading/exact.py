@@ -1,4 +1,4 @@
-"""The grader `exact`: equal as text."""
+"""The grader `exact`, which compares text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from evals.grading import Grader, Reason, bare, normalise
 
 
 def compare_exact(candidate: str, answer: str) -> Reason:
-    """Compare as text, apart from mark-up, invisible characters and look-alikes."""
+    """Compare as text, ignoring mark-up, invisible characters and look-alikes."""
     return "match" if candidate == bare(normalise(answer)) else "mismatch"
 
 

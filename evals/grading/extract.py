@@ -14,21 +14,21 @@ from evals.grading.choice import last_stated_choice
 from evals.grading.numeric import AMOUNT, ELLIPSIS, REPEATING, is_amount, is_percentage, parse_number
 from harness.plugins import Kind
 
-# Raise it whenever an extraction returns another text than before; it is part of a run's semantic hash.
+# Raise this whenever an extraction returns a different text than before; it is part of a run's semantic hash.
 EXTRACTION_VERSION = 6
 
-# A line's end (`\\`) before a brace is matched as such, so that it does not look like an escaped brace.
+# A line break (`\\`) before a brace is matched as one token, so that it does not look like an escaped brace.
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?=[{}])|\\[{}]|[{}]")
 _BOX_AT_END = re.compile(r"\\(?:boxed|fbox)\s*$")
 _HASHES = re.compile(r"####([^\n]*)")
 _WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")
 # The text between the boxes of one answer: "$x_1=\boxed{2}$ and $x_2=\boxed{3}$". It continues a list, by punctuation,
 # "and", "or" or the name of the next value. Any other word ("so", "in total", "correction") or an equals sign between
-# two boxes derives or corrects: then the last box is the answer.
+# two boxes means a derivation or a correction: then the last box is the answer.
 _LABEL = r"(?:\\[a-zA-Z]+|[a-zA-Z])(?:_\{?\w+)?(?:\([^()]{0,20}\))?"
 _MARK_UP = re.compile(r"\\text\w*\s*\{|[}$*~]|\\[()\[\],;:! ]|\\q?quad|\\\\")
 _BETWEEN_BOXES = re.compile(
-    r"\s*(?:(?!so\b|then\b|thus\b|hence\b)[^\W\d_]+\s*(?=[,;/&]|and\b|or\b))?"  # a unit: "\boxed{3} cm, \boxed{4} cm"
+    r"\s*(?:(?!so\b|then\b|thus\b|hence\b)[^\W\d_]+\s*(?=[,;/&]|and\b|or\b))?"  # A unit: "\boxed{3} cm, \boxed{4} cm".
     r"(?:[-+,;:/&·×x^()\s]|\\(?:times|cdot|pm|div)|\b(?:and|or|also|respectively)\b)*"
     rf"(?:\(?(?:[a-z]|[0-9]|i{{1,3}})[.)])?\s*(?:the\s+(?:other|second|third)(?:\s+is)?|{_LABEL}\s*(?:=|:|\bis\b))?\s*"
 )
@@ -44,7 +44,7 @@ _LAST_NUMBER = re.compile(
     rf"(?:(?:{_INTEGER})?{REPEATING}|{_INTEGER}(?:\.[0-9]+(?:{ELLIPSIS})?)?|(?<![\w.])\.[0-9]+(?:{ELLIPSIS})?)"
     r"(?:[eE][-+]?[0-9]+(?!\w)|/[0-9]+)?)"
 )
-# Numbers that are one answer together, or none: amounts in several units, ranges, alternatives.
+# Numbers that together are one answer, or none: amounts in several units, ranges, alternatives.
 _ONE_OF = rf"(?:\*\*|\\\()?(?:\\?[$£€¥₹]\s?)?{_INTEGER}(?:\.[0-9]+)?(?:/[0-9]+)?\s?\\?%?(?:\$|\\\))?(?:\*\*)?"
 _UNIT = r"(?:(?:\s|\\text\s*\{\s*)+(?!(?:and|or|to)\b)[^\W\d_]+\}?){0,2}"
 _PERHAPS = r"(?:\s+(?:maybe|perhaps|possibly|even|about|up\s+to))?"
@@ -65,7 +65,7 @@ _BOTH = re.compile(rf"{_ONE_OF}{_UNIT}{_LINK_AND}{_ONE_OF}", re.IGNORECASE)
 _MAX_TOGETHER = 120
 _ONE_NUMBER = re.compile(rf"{_INTEGER}(?:\.[0-9]+)?(?:/[0-9]+)?\s?\\?%?")
 _APPROXIMATELY = re.compile(r"(?:(?:about|around|roughly|approximately|either|both|from|anywhere)\s+)*", re.IGNORECASE)
-# A number is part of a longer expression if _GOES_ON matches behind it, or _PART_OF before it. The last alternative of
+# A number is part of a longer expression if _GOES_ON matches after it or _PART_OF before it. The last alternative of
 # _GOES_ON is an equation or a sum whose right side was never written.
 _GOES_ON = re.compile(
     r"[ ]?(?:\\(?:pi|sqrt|sin|cos|tan|log|ln|cdot|times|pm)(?![a-zA-Z])|[π√²³=]|\^(?!\s*\{?\s*\\circ))|[ ][+×][ ]"
@@ -74,10 +74,10 @@ _GOES_ON = re.compile(
 _PART_OF = re.compile(r"(?:\w[_^]\{?|√|sqrt\s?[({]|\\(?:sqrt|binom)\s?\{)$")
 _MATHS_IN_LINE = re.compile(r"\$(?![\s$])([^$\n]*[^$\s\\])\$(?![0-9])|\\\(((?:(?!\\[()])[^\n])*)\\\)")
 _DISPLAYS = (("$$", "$$"), ("\\[", "\\]"))
-# Not an array with an equals sign: its rows are steps of a calculation.
+# An array with an equals sign does not match: its rows are steps of a calculation.
 _MATRIX = re.compile(r"\\begin\{([bpvBV]?(?:small)?matrix|array)\}(?:(?!\\(?:begin|end)\{)[^=])*\\end\{\1\}", re.DOTALL)
 
-# A sign in words before a number, and what may precede it. After anything else, "minus" subtracts.
+# A sign in words before a number, and what may precede the sign. After anything else, "minus" subtracts.
 _SIGN_IN_WORDS = re.compile(
     r"(?P<macro>\\text[a-z]*\{\s*)?(?<![\w-])(?P<word>negative|minus)(?(macro)\s*\}\s*|\s+)"
     r"(?P<dollar>\$?)(?=\\?\$?\s?\.?[0-9]|\\[dt]?frac|\\sqrt)",
@@ -89,7 +89,7 @@ _BEFORE_A_SIGN = re.compile(
     re.IGNORECASE,
 )
 _MAX_BEFORE_A_SIGN = 24
-# A base model continues with a problem of its own. A text that quotes problems first has no answer before them.
+# A base model may continue with a problem of its own. A text that quotes problems first has no answer before them.
 _NEXT_PROBLEM = re.compile(
     r"^[ \t]*(?:\*\*|#{1,6}[ ])?(?:(?:next|new|another)[ ])?(?:question|problem|exercise|instruction|q|human|user)[ ]?"
     r"(?:[0-9]+[.)]|[0-9]*(?:\*\*)?:)|(?<=[\s.])(?-i:Question:)",
@@ -114,7 +114,7 @@ def _boxed(text: str) -> tuple[str | None, bool]:
     if not boxes or is_cut_off:
         return None, is_cut_off
     contents = [text[boxes[-1][1] : boxes[-1][2]]]
-    # From the last box backwards, as long as the text between two boxes continues a list.
+    # Go backwards from the last box, as long as the text between two boxes continues a list.
     for earlier, later in zip(reversed(boxes[:-1]), reversed(boxes), strict=False):
         between = " ".join(text[earlier[3] : min(later[0], earlier[3] + _MAX_BETWEEN_BOXES)].split())
         if later[0] - earlier[3] > _MAX_BETWEEN_BOXES or not _BETWEEN_BOXES.fullmatch(_MARK_UP.sub(" ", between)):
@@ -128,11 +128,11 @@ def _boxed(text: str) -> tuple[str | None, bool]:
 
 
 def _boxes(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
-    """Return the closed boxes, and whether an answer was cut off in a box behind or around the last of them.
+    """Return the closed boxes, and whether an answer was cut off in a box after or around the last of them.
 
-    For each box: where it and its content start, and where its content and the box end.
+    A box is (start, start of its content, end of its content, end).
     """
-    # Where a box and its content start, or None for any other brace.
+    # The start of a box and of its content, or None for any other brace.
     open_braces: list[tuple[int, int] | None] = []
     boxes: list[tuple[int, int, int, int]] = []
     for token in _BRACES.finditer(text):
@@ -146,7 +146,7 @@ def _boxes(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
                 inner = len(boxes)
                 while inner and boxes[inner - 1][0] > opened[0]:
                     inner -= 1
-                if inner < len(boxes):  # it encloses other boxes, which take its place
+                if inner < len(boxes):  # It encloses other boxes, which replace it.
                     boxes[inner] = (opened[0], *boxes[inner][1:])
                     boxes[-1] = (*boxes[-1][:3], token.end())
                 else:
@@ -156,7 +156,7 @@ def _boxes(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
             case _:
                 open_braces.append((token.start(), token.end()))
     last = boxes[-1] if boxes else (0, 0, 0, 0)
-    # A box that was left open on an earlier line is a slip of the pen, since the text continued after it.
+    # A box left open on an earlier line is a slip, because the text continued after it.
     line = text.rfind("\n", 0, last[0]) + 1
     is_cut_off = any(opened is not None and opened[0] >= line for opened in open_braces)
     return boxes, is_cut_off or _BOX_AT_END.search(text, max(last[3], len(text) - 40)) is not None
@@ -214,7 +214,7 @@ def extract_chain(text: str) -> str | None:
     None if the last box was cut off. A last number inside mathematics stands for all of it (`$2\sqrt{3}$`), one inside
     a matrix for the matrix. A number that an expression continues from is no answer.
     """
-    # A matrix on one line, so that no step below takes its line breaks for the end of the answer.
+    # Put each matrix on one line, so that no later step takes its line breaks for the end of the answer.
     text = _MATRIX.sub(lambda matrix: " ".join(matrix[0].split()), text)
     boxed, is_cut_off = _boxed(text)
     if is_cut_off or (boxed is not None and bare(boxed)):
@@ -232,10 +232,11 @@ def whole(text: str) -> str:
 
 
 def _of_own_solution(text: str, extraction: Callable[[str], str | None]) -> str | None:
-    """Return the answer before a next problem that the model made up, if there is one, else that of the whole text.
+    """Return the answer before a next problem that the model made up, if there is one; else that of the whole text.
 
-    A text that quotes problems first has no answer before them. The problem is quoted too if a text states numbers
-    without a mark and later marks an answer by a box or `####`: the model would have marked its own answer.
+    A text that quotes problems first has no answer before them. A problem also counts as quoted if the text before it
+    states numbers without marking them, and an answer after it is marked by a box or `####`: the model would have
+    marked its own answer.
     """
     problem = _NEXT_PROBLEM.search(text)
     if problem is not None:
@@ -253,7 +254,7 @@ def _of_own_solution(text: str, extraction: Callable[[str], str | None]) -> str 
 
 
 def _extract_last_result(text: str) -> str | None:
-    """Return the last number, or the formula or matrix around it; None if an expression continues from it."""
+    """Return the last number, or the formula or matrix around it; None if an expression continues after it."""
     last = _last(_LAST_NUMBER, text)
     if last is None:
         return None
@@ -273,8 +274,8 @@ def _extract_last_result(text: str) -> str | None:
 
 
 def _numbers_together(text: str, last: re.Match[str]) -> re.Match[str] | None:
-    """Return the numbers that are one answer, or none, together with the last one."""
-    # Numbers that are one answer are close together, which bounds the search.
+    """Return the match of the last number with those that form one answer with it, or None if it stands alone."""
+    # The numbers of one answer are close together, which bounds the search.
     for together in _TOGETHER.finditer(text, max(0, last.start() - _MAX_TOGETHER), last.end() + _MAX_TOGETHER):
         if together.start() < last.start() and together.end() >= last.end():
             return together if _are_several(together[0]) else None
@@ -282,7 +283,7 @@ def _numbers_together(text: str, last: re.Match[str]) -> re.Match[str] | None:
 
 
 def _are_several(together: str) -> bool:
-    """Return whether numbers differ: "1/2 or 50%" is one. `5-3` is a difference, not a range."""
+    """Return whether the numbers differ. "1/2 or 50%" is one value; `5-3` is a difference, not a range."""
     if re.match(AMOUNT, together, re.IGNORECASE):
         return is_amount(together)
     texts = _ONE_NUMBER.findall(together)
@@ -299,7 +300,7 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _maths_around(text: str, start: int, end: int) -> str | None:
-    r"""Return the formula in `$`, `\(`, `$$` or `\[` around this position of the text, if it holds no prose."""
+    r"""Return the formula in `$`, `\(`, `$$` or `\[` around this position of the text, or None if it contains prose."""
     for opening, closing in _DISPLAYS:
         opened, closed = text.rfind(opening, 0, start), text.find(closing, end)
         if opened >= 0 and closed >= 0 and text.find(closing, opened + 2, start) < 0:
@@ -315,11 +316,11 @@ def _maths_around(text: str, start: int, end: int) -> str | None:
 
 
 def _holds_prose(formula: str) -> bool:
-    """Return whether a formula has words outside of its matrices."""
+    """Return whether a formula has words outside its matrices."""
     return _WORD.search(_MATRIX.sub(" ", formula)) is not None
 
 
-# The answer that a text states in words: "The answer is 18.", "Final answer: **18**".
+# An answer that a text states in words: "The answer is 18.", "Final answer: **18**".
 _PHRASE = re.compile(
     r"\banswers?\s+(?:is|are|would\s+be|will\s+be|should\s+be|must\s+be)\b[ ]*:?"
     r"|\banswers?(?:\*\*)?[ ]?[:=]|\bfinal\s+answer(?:\*\*)?[ ]*\n",
@@ -328,7 +329,7 @@ _PHRASE = re.compile(
 _BEFORE_SENTENCE = re.compile(r"[ \n:]*")
 # An ellipsis does not end a sentence.
 _SENTENCE_END = re.compile(r"\n|(?<!\.)\.(?=[\s*$]|$)")
-# The words that may precede the answer itself, e.g. in a box.
+# Words that may precede the answer itself, e.g. in a box.
 _LEAD = r"\s*(?:the\s+)?(?:final\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*"
 _LEAD_IN = re.compile(rf"\\text\w*\s*\{{{_LEAD}\}}|{_LEAD}", re.IGNORECASE)
 # A displayed formula at the start of a sentence, and formulas in running text.
@@ -351,13 +352,13 @@ _PROSE_WORD = re.compile(r"\b[^\W\d_]{2,}")
 _OR = re.compile(r"\bor\b")
 _LONG_WORD = re.compile(r"\b[^\W\d_]{4,}")
 _LEADING_NUMBER = re.compile(rf"-?(?:\\?[$£€¥₹]\s?)?{_INTEGER}(?:\.[0-9]+(?:{ELLIPSIS})?)?(?:/[0-9]+)?(?![\w,]*[\w])")
-# "I hope the answer is helpful."
+# "I hope the answer is helpful." states no answer.
 _NO_ANSWER = re.compile(
     r"(?:not |now |indeed |therefore )?(?:in)?(?:correct|right|wrong|helpful|reasonable|clear|complete|as follows|below"
     r"|above|verified|confirmed|unique|found|given|known|obtained)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
-# A number is not itself the answer if _BEFORE precedes it or _AFTER follows it.
+# A number is not the answer itself if _BEFORE precedes it or _AFTER follows it.
 _BEFORE = re.compile(
     r"(?:a\s+|one\s+)?(?:twice|thrice|double|triple|half|(?:two|three|four|five)\s+times"
     r"|(?:third|quarter)\s+of|(?:the\s+)?(?:square|cube)\b[^.]*\bof|(?:less|more|fewer|greater|other)\s+than"
@@ -370,17 +371,18 @@ _AFTER = re.compile(
     re.IGNORECASE,
 )
 _RESULT = re.compile(r"=|\b(?:is|equals|gives|makes|but)\b(?!\s+(?:wrong|incorrect|false|not)\b)")
-# Answers in words are short. In a longer sentence only a number or a formula counts.
+# Answers in words are short. In a longer sentence, only a number or a formula counts.
 _MAX_WORDS = 4
 _MAX_CHARACTERS = 2_000
 
 
 def stated_answer(text: str) -> str | None:
-    """Return what follows the last "answer is", "answer:" or "Final answer" up to the sentence's end, without mark-up.
+    """Return what follows the last "answer is", "answer:" or "Final answer" in its sentence, without mark-up.
 
-    A sentence may have more words than an answer. Then it is the number or the formula that the sentence begins with,
-    else its only formula, else the number right of its "=". For "twice 9, which is 18" it is the result; "twice 9"
-    stays whole, since it is not a number. None if there is no such phrase, or no answer in it.
+    If the sentence has more words than an answer, it is searched instead. The answer is then the number or formula at
+    its beginning, else its only formula, else the number to the right of its "=". For "twice 9, which is 18" the answer
+    is 18; "twice 9" alone is kept completely, because it is not a number. None if there is no such phrase, or no answer
+    in the sentence.
     """
     for phrase in reversed(list(_PHRASE.finditer(text))):
         display = _DISPLAY.match(text, phrase.end())
@@ -392,7 +394,7 @@ def stated_answer(text: str) -> str | None:
         sentence = text[start : end.start() if end else len(text)]
         if len(sentence) > _MAX_CHARACTERS:
             return None
-        if sentence.count("**") % 2 == 1:  # one half of the mark is in the phrase: "**Answer:** 18", "**Answer: 18**"
+        if sentence.count("**") % 2 == 1:  # One half of the bold mark is in the phrase: "**Answer:** 18".
             sentence = sentence.replace("**", "", 1) if sentence.startswith("**") else sentence.removesuffix("**")
         sentence = sentence.strip()
         if sentence and not _NO_ANSWER.fullmatch(sentence):
@@ -401,20 +403,20 @@ def stated_answer(text: str) -> str | None:
 
 
 def without_lead_in(answer: str) -> str:
-    """Return an answer without "The answer is" at its start, in a text macro or bare."""
+    """Return an answer without a leading "The answer is", plain or in a text macro."""
     lead_in = _LEAD_IN.match(answer[:_MAX_CHARACTERS])
     return bare(answer[lead_in.end() :]) if lead_in else answer
 
 
 def _answer_of(sentence: str) -> str | None:
-    """Return the answer in a sentence, or None; see `stated_answer`."""
+    """Return the answer in a sentence, or None, by the rules of `stated_answer`."""
     if (value := _value_of_a_formula(sentence)) is not None:
         return value
     content = bare(sentence)
     prose = _COMMAND.sub(" ", content)
     n_words = len(_PROSE_WORD.findall(prose))
     has_digits = any(character.isdigit() for character in content)
-    # From here on, the order matters: short answers as they are, then several numbers, a number with an operation, a
+    # The order matters from here on: short answers unchanged, then several numbers, a number with an operation, a
     # formula, and last a number among words.
     if n_words < 2 and not _LONG_WORD.search(prose):
         return content
@@ -435,7 +437,7 @@ def _answer_of(sentence: str) -> str | None:
     formulas = list(_IN_LINE.finditer(sentence))
     if formulas and (formulas[0].start() == 0 or len(formulas) == 1):
         return bare(formulas[0][1] or formulas[0][2] or "")
-    if _OR.search(prose):  # more answers than one
+    if _OR.search(prose):  # There is more than one answer.
         return content
     if leading is not None:
         return leading[0]
@@ -443,7 +445,7 @@ def _answer_of(sentence: str) -> str | None:
 
 
 def _value_of_a_formula(sentence: str) -> str | None:
-    """Return `34` of "the largest $n$ is 34", in which the formula only names the quantity; None for others."""
+    """Return `34` for "the largest $n$ is 34", where the formula only names the quantity; None for other sentences."""
     formula = _IN_LINE.search(sentence)
     stated = _IS_VALUE.fullmatch(sentence, formula.end()) if formula else None
     if formula and stated is None and _NAME.fullmatch(formula[1] or formula[2] or ""):
@@ -458,10 +460,13 @@ def _value_of_a_formula(sentence: str) -> str | None:
 class Extraction:
     """A way to find the answer in a completion.
 
-    find: (text) -> the answer; None or "" where there is none. reads: the text that it is given. `answer`: what follows
-        the thoughts, up to a next problem that the model made up, with characters that look alike in one form; what is
-        found there loses its mark-up. `verbatim`: the same part as it is written. `program`: all that follows the
-        thoughts, as it is written. `all`: the completion, thoughts included.
+    find: returns the answer in a text, or None or "" if there is none.
+    reads: the text that `find` receives.
+    * `answer`: what follows the thoughts, up to a next problem that the model made up, with look-alike characters
+      unified. Mark-up is removed from the answer.
+    * `verbatim`: the same part, as it was written.
+    * `program`: everything that follows the thoughts, as it was written.
+    * `all`: the completion, including thoughts.
     """
 
     name: str
@@ -488,9 +493,9 @@ EXTRACTIONS: Kind[Extraction] = Kind(
 
 
 def extraction_identity(name: str) -> str:
-    """Return what represents an extraction in a hash, besides EXTRACTION_VERSION.
+    """Return what represents an extraction in a hash, in addition to EXTRACTION_VERSION.
 
-    It is its name, and the digest of the plug-in that it comes from. Raises UnknownNameError.
+    It is the extraction's name and, for a plug-in, the digest of its source. Raises UnknownNameError.
     """
     source = EXTRACTIONS.source(name)
     return name if source is None else f"{name}@{source.digest}"
@@ -499,8 +504,8 @@ def extraction_identity(name: str) -> str:
 def extract_answer(text: str, name: str = "chain") -> str | None:
     """Return the answer in a completion, or None.
 
-    Only the text after `</think>` counts, unless the extraction reads all; a thought that was never closed holds no
-    answer. Raises UnknownNameError for an unknown extraction.
+    Only the text after `</think>` is searched, unless the extraction reads all of it. A thought that was never closed
+    contains no answer. Raises UnknownNameError for an unknown extraction.
     """
     extraction = EXTRACTIONS.find(name)
     if extraction.reads == "all":
@@ -515,7 +520,7 @@ def extract_answer(text: str, name: str = "chain") -> str | None:
 
 
 def _with_signs(text: str) -> str:
-    """Replace "negative 18" by `-18`, and "minus 18" if there is nothing to subtract from."""
+    """Replace "negative 18" by `-18`, and "minus 18" as well if there is nothing to subtract from."""
 
     def sign(words: re.Match[str]) -> str:
         subtracts = words["word"].casefold() == "minus" and not _BEFORE_A_SIGN.search(
@@ -527,7 +532,7 @@ def _with_signs(text: str) -> str:
 
 
 def _after_thinking(text: str) -> str:
-    """Return the text after the thought; "" if the thought was never closed."""
+    """Return the text after the thought, or "" if the thought was never closed."""
     _, closed, after = text.rpartition("</think>")
     if closed:
         return after

@@ -1,8 +1,8 @@
-r"""The grader `math`: equal as mathematics.
+r"""The grader `math`, which compares answers as mathematics.
 
-Most answers are decided by their text, letters, words or numbers. The rest goes to math-verify, in processes of its
-own, after both expressions are rewritten to plain LaTeX. Its own removal of units is off: it takes `2h`, `5c` and `x +
-3d` for quantities with units, and drops everything after the first `\text` of `3 \text{ or } 4 \text{ cm}`.
+Most answers are decided by their text, letters, words or numbers. The others go to math-verify, in separate processes,
+after both expressions are rewritten to plain LaTeX. math-verify's own removal of units is disabled: it takes `2h`, `5c`
+and `x + 3d` for quantities with units, and drops everything after the first `\text` of `3 \text{ or } 4 \text{ cm}`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from evals.grading.numeric import (
 from evals.grading.worker_process import CPU_LIMIT_S, WALL_LIMIT_S, WorkerProcess
 
 # Longer texts are not answers, and rewriting them would cost more than the verdict is worth. A request of this length
-# fits a pipe's buffer, so that writing it never waits for the worker.
+# fits into a pipe's buffer, so writing it never waits for the worker.
 MAX_CHARACTERS = 5_000
 MEMORY_BYTES = 1 << 30
-# One worker serves a thread that grades one answer after another. The second starts only if two threads ask at once.
+# One worker serves a thread that grades one answer after another. The second worker starts only if two threads ask at
+# the same time.
 WORKERS = 2
-# The samples of a prompt mostly have the same few answers.
+# The samples of a prompt mostly share a few answers.
 MAX_REMEMBERED = 4_096
 
 _IN_TEXT_MACRO = re.compile(r"\$?\\(?:text|textbf|textit|textrm|textnormal|mbox)\s*\{[^{}]*\}\$?\.?")
@@ -47,10 +48,10 @@ def compare_math(candidate: str, answer: str) -> Reason:
 
     Text, letters, words and numbers are decided here; math-verify decides the rest.
 
-    Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be written as
-    `5`, but not as `y = 5`. A numeral in another base, `52_8`, may be written without the base. The order of a list
-    counts in brackets only, and a set in braces is not a tuple. Units are not compared, and variables may be small or
-    capital letters. `1, 1, 2` is not `1, 2`, but `\{1, 1, 2\}` is `\{1, 2\}`.
+    Numbers must be exactly equal: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` equals both 50 and 1/2. `x = 5` may
+    be written as `5`, but not as `y = 5`. A numeral in another base, `52_8`, may be written without the base. The order
+    of a list counts only in brackets, and a set in braces is not a tuple. Units are not compared, and the case of
+    variables is ignored. `1, 1, 2` is not `1, 2`, but `\{1, 1, 2\}` is `\{1, 2\}`.
     """
     reference = bare(normalise(answer))
     if candidate == reference:
@@ -63,7 +64,7 @@ def compare_math(candidate: str, answer: str) -> Reason:
         return "match" if _words(candidate) == _words(reference) else "mismatch"
     if (same := _same_quantity(candidate, answer)) is not None:
         return "match" if same else "mismatch"
-    # Everything above needs no worker. math-verify, the expensive step, comes last.
+    # No worker was needed so far. math-verify, the expensive step, comes last.
     exact = without_unending_side(candidate)
     return "unparsed" if exact is None else _compare_expressions(exact, reference)
 
@@ -71,7 +72,7 @@ def compare_math(candidate: str, answer: str) -> Reason:
 def _fault(answer: str) -> str | None:
     """Return the fault of a reference that cannot be read as mathematics, or None.
 
-    Nothing but its own text would be accepted.
+    Only the reference's own text would be accepted.
     """
     if choice_letter(answer) is not None or _is_words(answer) or reference_number(answer) is not None:
         return None
@@ -84,7 +85,7 @@ def _fault(answer: str) -> str | None:
 
 
 def _same_quantity(candidate: str, answer: str) -> bool | None:
-    """Return whether two numbers or percentages are equal; None unless both are."""
+    """Return whether two numbers or percentages are equal, or None if either is something else."""
     same = same_number(candidate, answer)
     if same is not False or is_percentage(candidate) == is_percentage(answer):
         return same
@@ -94,24 +95,24 @@ def _same_quantity(candidate: str, answer: str) -> bool | None:
 
 
 def _compare_expressions(candidate: str, reference: str) -> Reason:
-    """Compare two expressions that are not both numbers."""
+    """Compare two expressions, at most one of which is a number."""
     given, wanted = plain_latex(candidate), plain_latex(reference)
     if spelling(given) == spelling(wanted):
         return "match" if given else "unparsed"
     if (numeral := based_digits(spelling(wanted))) is not None:
         return "match" if spelling(given) == numeral[0] else "mismatch"
-    if (numeral := based_digits(spelling(given))) is not None:  # math-verify would drop the base
+    if (numeral := based_digits(spelling(given))) is not None:  # math-verify would drop the base.
         return "match" if numeral == (spelling(wanted), "10") else "mismatch"
     if reference_number(reference) is not None and not is_mathematical(given):
         return "unparsed"
-    # math-verify compares lists as sets, and would accept these.
+    # math-verify compares lists as sets, so it would accept these.
     if differ_in_kind(given, wanted) or differ_in_length(given, wanted) or differ_in_elements(given, wanted):
         return "mismatch"
     return POOL.compare(given, wanted)
 
 
 def _is_words(answer: str) -> bool:
-    """Return whether a reference is words and no product of variables: written as text, or more than three letters."""
+    """Return whether a reference consists of words: it is in a text macro, or has more than three letters in a row."""
     reference = bare(normalise(answer))
     if not any(character.isalpha() for character in reference) or reference_number(answer) is not None:
         return False
@@ -124,7 +125,7 @@ def _words(answer: str) -> str:
     return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else words
 
 
-# The rewriting of expressions into one spelling, which math-verify receives. Equal spellings need no math-verify.
+# Rewrite expressions into a canonical spelling, which math-verify receives. Equal spellings do not need math-verify.
 _CHARACTERS = str.maketrans(
     {
         "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ",
@@ -132,7 +133,7 @@ _CHARACTERS = str.maketrans(
         "∅": r"\emptyset ", "²": "^2", "³": "^3", "°": r"^\circ", "⟨": r"\langle ", "⟩": r"\rangle ",
     }
 )  # fmt: skip
-# `\\` is a line's end: the second of two backslashes starts no command.
+# `\\` is a line break, so the second of two backslashes does not start a command.
 _COMMAND = r"(?<!\\)\\"
 _REWRITINGS = [
     (re.compile(pattern), replacement)
@@ -151,7 +152,7 @@ _REWRITINGS = [
         (r"(?<![a-zA-Z])\\?sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
         (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])", " "),
-        (r"(?<![\w.])\.(?=[0-9])", "0."),  # math-verify reads `.01` as another number than `0.01`
+        (r"(?<![\w.])\.(?=[0-9])", "0."),  # math-verify reads `.01` differently from `0.01`.
     )
 ]
 _TEXT = re.compile(
@@ -161,7 +162,7 @@ _CONNECTIVE = re.compile(r"\W*(?:and|or)\W*", re.IGNORECASE)
 _UNIT_WORDS = re.compile(r"(?<=[0-9})a-z])\s+([a-zA-Z]{2,}(?:[ ./]+[a-zA-Z]+)*(?:\^\{?-?[0-9]\}?)?)[.\s]*$")
 _ENDS_IN_QUANTITY = re.compile(r"(?:[0-9})]|\\[a-zA-Z]+)\s*$")
 _PERCENT = re.compile(r"\s*\\?%\s*$")
-# The characters of an expression that words and lists of numbers do not have.
+# Characters of expressions that do not occur in words and lists of numbers.
 _MATHEMATICAL = re.compile(r"[-+*/^_()!<>=|\\{}\[\]√²³⁰-⁹]")
 _BRACKETS = re.compile(r"(\\\{|[(\[]|\\langle)(.*)(\\\}|[)\]]|\\rangle)")
 _LIST_MARK = re.compile(
@@ -177,7 +178,7 @@ _BASED = re.compile(r"(-?[0-9][0-9A-F]*)_\{?([0-9]+)\}?")
 def plain_latex(expression: str) -> str:
     r"""Return an expression in plain LaTeX: `$\dfrac12\pi \text{ cm}^2$` -> `\frac12\pi`.
 
-    Mark-up, spacing, units, degrees and percent signs are removed. Words that are not units stay.
+    Mark-up, spacing, units, degrees and percent signs are removed. Words that are not units are kept.
     """
     expression = expression.translate(_CHARACTERS)
     for pattern, replacement in _REWRITINGS:
@@ -191,7 +192,7 @@ def plain_latex(expression: str) -> str:
 
 
 def spelling(plain: str) -> str:
-    """Return a form that is equal for two spellings of a plain expression: spaces and single braces do not count."""
+    """Return a canonical spelling of a plain expression, which ignores spaces and braces around single characters."""
     without_spaces = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", plain)
     return re.sub(r"([_^])\{(\w)\}", r"\1\2", without_spaces)
 
@@ -199,8 +200,8 @@ def spelling(plain: str) -> str:
 def is_well_formed(plain: str) -> bool:
     """Return whether a plain expression can be read.
 
-    It says something, closes what it opens, gives each fraction two parts, and does not end in an operator. This does
-    without math-verify, whose start alone takes longer than all references of a task may take.
+    It must contain a letter or digit, close what it opens, give each fraction two parts, and not end in an operator.
+    The check does not use math-verify, whose start alone takes longer than checking all references of a task may take.
     """
     braces = re.sub(r"\\[\\{}]", "", plain)
     depth = 0
@@ -220,13 +221,13 @@ def is_well_formed(plain: str) -> bool:
 
 
 def _has_two_arguments(plain: str, start: int) -> bool:
-    """Return whether two arguments follow at this position of an expression whose braces match."""
+    """Return whether two arguments follow at this position. The braces of the expression must match."""
     for _ in range(2):
         argument = _ARGUMENT.match(plain, start)
         if argument is None:
             return False
         start = argument.end()
-        is_letter = argument[0].strip().isalnum()  # in `\frac1{2x}` the braces hold the next argument
+        is_letter = argument[0].strip().isalnum()  # In `\frac1{2x}` the braces enclose the next argument.
         if not is_letter and plain[start : start + 1] == "{":
             start = _closing(plain, start)
     return True
@@ -243,7 +244,7 @@ def _closing(plain: str, start: int) -> int:
 
 
 def is_mathematical(plain: str) -> bool:
-    """Return whether an expression is more than words and numbers."""
+    """Return whether an expression contains more than words and numbers."""
     return _MATHEMATICAL.search(plain) is not None
 
 
@@ -254,7 +255,7 @@ def differ_in_kind(candidate: str, reference: str) -> bool:
 
 
 def _is_set(plain: str) -> bool | None:
-    """Return whether a list in brackets is a set; None for any other expression."""
+    """Return whether a list in brackets is a set, or None if the expression is not such a list."""
     brackets = _BRACKETS.fullmatch(plain)
     if brackets is None or "," not in brackets[2] or "\\cup" in brackets[2]:
         return None
@@ -264,7 +265,7 @@ def _is_set(plain: str) -> bool | None:
 def differ_in_length(candidate: str, reference: str) -> bool:
     """Return whether two plain expressions are lists of different lengths, or a list and a number.
 
-    Lists in brackets do not count. math-verify compares lists as sets.
+    Lists in brackets are not counted. The check is needed because math-verify compares lists as sets.
     """
     if _STANDS_FOR_SEVERAL.search(candidate) or _STANDS_FOR_SEVERAL.search(reference):
         return False
@@ -276,10 +277,10 @@ def differ_in_length(candidate: str, reference: str) -> bool:
 
 
 def differ_in_elements(candidate: str, reference: str) -> bool:
-    """Return whether two plain expressions list the same elements different numbers of times, or other numbers.
+    """Return whether two plain expressions list the same elements in different multiplicity, or different numbers.
 
-    `1, x, x` and `1, 1, x` differ, but math-verify compares sets. Return False for lists that are left to math-verify:
-    in brackets, with a `1,000` that may be one number, or with elements that may be equal in another spelling.
+    `1, x, x` and `1, 1, x` differ, but math-verify compares sets. Returns False for lists that are left to math-verify:
+    lists in brackets, with a `1,000` that may be one number, or with elements that may be equal in another spelling.
     """
     if any(mark["thousands"] for plain in (candidate, reference) for mark in _LIST_MARK.finditer(plain)):
         return False
@@ -296,13 +297,13 @@ def _key(element: str) -> Fraction | str:
 
 
 def _list_lengths(plain: str) -> set[int]:
-    """Return how many elements are listed outside of brackets; two numbers if `1,000` may be one element or two."""
+    """Return the number of elements listed outside brackets; two numbers if `1,000` may be one element or two."""
     elements, n_thousands = _elements(plain)
     return {len(elements), len(elements) - n_thousands}
 
 
 def _elements(plain: str) -> tuple[list[str], int]:
-    """Return the elements outside of brackets, and how often `1,000` was split into two of them."""
+    """Return the elements outside brackets, and how often `1,000` was split into two elements."""
     depth, start, elements, n_thousands = 0, 0, [], 0
     for mark in _LIST_MARK.finditer(plain):
         if mark["opens"] or mark["closes"]:
@@ -315,13 +316,13 @@ def _elements(plain: str) -> tuple[list[str], int]:
 
 
 def based_digits(plain: str) -> tuple[str, str] | None:
-    """Return the digits and the base of a numeral such as `52_8`, else None."""
+    """Return the digits and base of a numeral such as `52_8`, or None for other expressions."""
     numeral = _BASED.fullmatch(plain)
     return (numeral[1], numeral[2]) if numeral else None
 
 
 def _text(macro: re.Match[str]) -> str:
-    """Return the replacement of a text macro: a comma for "and", nothing for a unit after a quantity, else itself."""
+    """Return the replacement of a text macro: a comma for "and", a space for a unit after a quantity, else itself."""
     content = macro[1]
     if _CONNECTIVE.fullmatch(content):
         return ", "
@@ -348,7 +349,7 @@ class MathProcess(WorkerProcess):
 
 
 class MathPool:
-    """Workers that share the comparisons of several threads, and remember the last ones."""
+    """Workers that several threads share. The pool remembers recent comparisons."""
 
     def __init__(self, workers: int = WORKERS, cpu_limit_s: float = CPU_LIMIT_S) -> None:
         self.workers = [MathProcess(cpu_limit_s) for _ in range(workers)]
@@ -358,12 +359,12 @@ class MathPool:
         self._all_idle()
 
     def compare(self, candidate: str, answer: str) -> Reason:
-        """Compare like `MathProcess.compare`. A crash is not remembered: it may be the machine's fault."""
+        """Compare like `MathProcess.compare`. A crash is not remembered, because it may be the machine's fault."""
         pair = (candidate, answer)
         with self._lock:
             if pair in self._remembered:
                 return self._remembered[pair]
-        # The queue is last in, first out, so that one thread always gets the same worker and no other starts.
+        # The queue is last in, first out, so that a single thread always gets the same worker and no other is started.
         worker = self._idle.get()
         try:
             reason = worker.compare(candidate, answer)
@@ -373,25 +374,25 @@ class MathPool:
             with self._lock:
                 self._remembered[pair] = reason
                 if len(self._remembered) > MAX_REMEMBERED:
-                    # Dictionaries keep their order of insertion, so this is the oldest.
+                    # Dictionaries keep insertion order, so this is the oldest pair.
                     del self._remembered[next(iter(self._remembered))]
         return reason
 
     def close(self) -> None:
-        """End the workers; the next comparison starts new ones."""
+        """End the workers. The next comparison starts new ones."""
         for worker in self.workers:
             worker.close()
 
     def forget(self) -> None:
-        """Leave the workers to the parent, in a forked child."""
-        # Another thread of the parent may have held the lock at the time of the fork.
+        """Disown the workers in a forked child, leaving them to the parent."""
+        # Another thread of the parent may have held the lock during the fork.
         self._lock = threading.Lock()
         for worker in self.workers:
             worker.forget()
         self._all_idle()
 
     def keep(self) -> None:
-        """End the workers with the program, and leave them to the parent after a fork."""
+        """Register hooks that end the workers when the program exits, and disown them in a forked child."""
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self.forget)
 

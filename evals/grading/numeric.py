@@ -1,4 +1,4 @@
-"""The grader `numeric`: it reads and compares numbers exactly, without floating point and without a tolerance."""
+"""The grader `numeric`, which reads and compares numbers exactly, without floating point and without a tolerance."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from functools import lru_cache
 
 from evals.grading import Grader, Reason, bare, normalise
 
-# Nobody writes a longer number as an answer. The bound keeps big-integer arithmetic cheap.
+# Nobody gives a longer number as an answer. The bound keeps big-integer arithmetic cheap.
 MAX_CHARACTERS = 500
 
 _MULTIPLIERS = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
     "bn": 10**9, "lakh": 10**5, "crore": 10**7, "dozen": 12,
 }  # fmt: skip
-# Words after a number that change its value, or announce a second number. Ordinals do so only in the plural: "18 fifth
-# graders", but "18 fifths".
+# Words after a number that change its value or announce a second number. Ordinals do so only in the plural: "18 fifth
+# graders" is 18, "18 fifths" is not.
 _NOT_UNITS = re.compile(
     "pi|sqrt|sin|cos|tan|log|ln|exp|mod|and|or|to|plus|minus|times|over|point|not|but|more|less|than|fewer"
     "|half|halves|halved|quarters?|thirds?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|twentie|hundred|thousand)ths"
     "|factorial|divided|multiplied|raised|doubled|tripled|quadrupled|mil|mn"
 )
-# Directly after the number, "squared" is an operation. After a unit it belongs to the unit: "18 metres squared".
+# Directly after the number, "squared" is an operation. After a unit, it belongs to the unit: "18 metres squared".
 _NO_UNIT = re.compile(r"\s*(?:squared|cubed)\b|.*\bis\s+(?:wrong|incorrect|false)\b", re.IGNORECASE)
-# Letters and short words are units only if known: `2x` and `2ab` are algebra. A single letter also needs a space.
+# Letters and short words count as units only if they are known: `2x` and `2ab` are algebra. A single letter also needs
+# a space.
 _SHORT_UNITS = re.compile("mm|cm|km|ml|mg|kg|lbs?|oz|ft|yd|mph|hrs?|min|sec|rad|sq|cu|st|nd|rd|th|am|pm|usd")
 _LETTER_UNITS = frozenset("mgshlLCF")
 
@@ -43,7 +44,8 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
-# Units that an amount combines: `12 feet 4 inches`. Sizes count the smallest unit of the same kind.
+# Units that can be combined in one amount, such as `12 feet 4 inches`. A size is the number of smallest units of the
+# same kind.
 _UNIT_SIZES = {
     name: (kind, size)
     for kind, size, names in (
@@ -72,7 +74,7 @@ AMOUNT = (
     rf"(?:{_INTEGER}{_LARGE}(?:{_AND}{_INTEGER}(?:\.[0-9]+)?{_ANY})+"
     rf"|\\?\$\s?{_INTEGER}(?:\s*(?i:dollars?))?{_AND}{_INTEGER}\s*(?i:cents?)\b)"
 )
-"""An amount in several units."""
+"""A pattern for an amount in several units."""
 _AMOUNT = re.compile(AMOUNT)
 _MAY_BE_AMOUNT = re.compile(r"[0-9][^0-9]*[a-zA-Z][^0-9]*[0-9]")
 _PIECES = re.compile(rf"(?P<dollar>\$)?\s*(?P<amount>{_INTEGER}(?:\.[0-9]+)?)\s*(?P<unit>[a-zA-Z]*)")
@@ -84,17 +86,17 @@ _UNIT = re.compile(rf"(?:[%°¢£€¥₹$]|{_CURRENCY})?\s*(?:{_WORD}(?:[\s/*.-
 _LETTERS = re.compile(rf"{_LETTER}+")
 
 _APPROXIMATELY = r"≈|\\approx(?![a-zA-Z])"
-# The start of an equation's right side; `>=` is not one.
+# The start of an equation's right side. `>=` does not count.
 _EQUALS = re.compile(rf"(?<![<>!])=+(?!>)|{_APPROXIMATELY}")
 _APPROXIMATION = re.compile(rf"(.*)(?:{_APPROXIMATELY})[^./]*(?:\.(?P<decimals>[0-9]+)[^./]*)?", re.DOTALL)
 REPEATING = r"\.[0-9]*\\(?:overline|bar)\s*(?:\{[0-9]+\}|[0-9])"
-"""Decimals of which the last ones repeat for ever: `.1\\overline{6}`."""
+"""A pattern for decimals whose last digits repeat for ever: `.1\\overline{6}`."""
 _REPEATING = re.compile(r"(?<![0-9,])([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*(?:\{([0-9]+)\}|([0-9]))")
 ELLIPSIS = r"\s?(?:\.{3,}|…|\\(?:[lc]?dots|dots[oc])(?![a-zA-Z]))"
-"""After decimals: they continue in an unknown way."""
+"""A pattern for an ellipsis: the decimals before it continue in an unknown way."""
 _UNENDING = re.compile(rf"(?<=\.)([0-9]+){ELLIPSIS}")
 _UNENDING_SIDE = re.compile(rf"\s*(?:=|{_APPROXIMATELY})\s*-?[0-9]*\.[0-9]+{ELLIPSIS}\W*$")
-# In the middle of a chain of equations, this ends one answer and starts the next: `x = 3, y = 4`.
+# Within a chain of equations, this ends one answer and starts the next: `x = 3, y = 4`.
 _SEVERAL = re.compile(r",\s*[^\d\s]|;|\b(?:and|or)\b")
 _SYMBOL = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{\w+\}))?(?:\([^()]*\))?")
 _ALGEBRA = re.compile(r"[-+*/^]|[0-9][a-zA-Z]|[a-zA-Z]\\|\\(?:frac|sqrt)")
@@ -121,7 +123,7 @@ _LATEX = [
 
 
 def parse_number(text: str) -> Fraction | None:
-    r"""Return the number that an answer states, or None if it states none or more than one.
+    r"""Return the number that an answer states, or None if it states no number or more than one.
 
     Reads signs, thousands separators, currency, percent (`50%` is 50), decimals, `3/4`, `\frac{3}{4}`, `3 1/2`, `1e3`,
     `2 \times 10^3`, `5 million`, and the right side of the last `=`. Units are dropped: `18 dollars` is 18, `90^\circ`
@@ -132,7 +134,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def reference_number(answer: str) -> Fraction | None:
-    """Return the number that a reference answer is, or None.
+    """Return the number that a reference answer states, or None if it is not a number.
 
     An equation is not a number (`x + y = 5` is a line), unless it gives the value of a symbol (`x = 5`).
     """
@@ -143,10 +145,10 @@ def reference_number(answer: str) -> Fraction | None:
 
 
 def same_number(candidate: str, answer: str) -> bool | None:
-    r"""Return whether an answer states the reference's number; None unless both state one.
+    r"""Return whether an answer states the reference's number, or None if either does not state a number.
 
-    `y = 5` is not `x = 5`. `1/3 \approx 0.333` states two numbers, of which either may be the reference's. `12 feet 4
-    inches` is compared with a reference that has a unit of length.
+    `y = 5` is not `x = 5`. `1/3 \approx 0.333` states two numbers, either of which may match. `12 feet 4 inches` is
+    compared with a reference that has a unit of length.
     """
     if (same := _same_amount(candidate, answer)) is not None:
         return same
@@ -164,9 +166,9 @@ def same_number(candidate: str, answer: str) -> bool | None:
 
 
 def _rounded_number(text: str, value: Fraction) -> Fraction | None:
-    r"""Return the number left of the last `\approx`, or None.
+    r"""Return the number to the left of the last `\approx`, or None if there is none.
 
-    Rounding it, or cutting off its decimals, must give the value right of the sign.
+    Rounding or truncating its decimals must give the value to the right of the sign.
     """
     sides = _APPROXIMATION.fullmatch(bare(normalise(text)))
     exact = parse_number(sides[1]) if sides else None
@@ -176,19 +178,19 @@ def _rounded_number(text: str, value: Fraction) -> Fraction | None:
 
 
 def _is_shown_by(exact: Fraction, value: Fraction, n_decimals: int) -> bool:
-    """Return whether rounding `exact`, or cutting off its decimals, gives `value`."""
+    """Return whether rounding `exact`, or truncating its decimals, gives `value`."""
     last_place = Fraction(1, 10**n_decimals)
     return exact * value >= 0 and -last_place / 2 <= abs(exact) - abs(value) < last_place
 
 
 def without_unending_side(text: str) -> str | None:
-    r"""Return an answer without a side of unending decimals (`\sqrt2 = 1.41\ldots`), or None if it has only that."""
+    r"""Return an answer without its side of unending decimals (`\sqrt2 = 1.41\ldots`), or None if it has only that."""
     rest = _UNENDING_SIDE.sub("", text)
     return None if _UNENDING.search(rest) else rest
 
 
 def _same_amount(candidate: str, answer: str) -> bool | None:
-    """Compare two amounts of one kind, of which one is in several units. Return None for any others."""
+    """Compare two amounts of the same kind, at least one of which is in several units; None for anything else."""
     if len(candidate) + len(answer) > MAX_CHARACTERS or not any(map(_MAY_BE_AMOUNT.search, (candidate, answer))):
         return None
     plain = [_plain(bare(normalise(text))) for text in (candidate, answer)]
@@ -201,13 +203,13 @@ def _same_amount(candidate: str, answer: str) -> bool | None:
 
 
 def is_amount(text: str) -> bool:
-    """Return whether a text is an amount in several units of one kind."""
+    """Return whether a text is an amount in several units of the same kind."""
     plain = _plain(text)
     return _AMOUNT.fullmatch(plain) is not None and _amount(plain) is not None
 
 
 def _amount(plain: str) -> tuple[str, Fraction] | None:
-    """Return the kind of an amount and its size in the smallest unit of that kind."""
+    """Return the kind of an amount, and its size in the smallest unit of that kind; None if it is not an amount."""
     if not _AMOUNT.fullmatch(plain):
         number = _NUMBER.fullmatch(plain)
         unit = _UNIT_SIZES.get(number["unit"].strip(" .").lower()) if number else None
@@ -224,40 +226,40 @@ def _amount(plain: str) -> tuple[str, Fraction] | None:
 
 
 def is_percentage(text: str) -> bool:
-    """Return whether a number has a percent sign or the word."""
+    """Return whether a text contains a percent sign or the word "percent"."""
     return len(text) <= MAX_CHARACTERS and _PERCENT.search(text) is not None
 
 
 def _is_algebra(side: str) -> bool:
-    """Return whether a side of an equation has an operation and a variable."""
+    """Return whether a side of an equation contains an operation and a variable."""
     side = re.sub(_TEXT, "", side)
     return _ALGEBRA.search(side) is not None and _VARIABLE.search(side) is not None
 
 
 def _symbol(text: str) -> str | None:
-    """Return the symbol left of the first `=`; None for words or nothing."""
+    """Return the symbol to the left of the first `=`, or None if there is no `=` or no symbol before it."""
     name, equals, _ = bare(normalise(text)).partition("=")
     name = name.replace(" ", "").casefold()
     is_word = name.isalpha() and len(name) > 2
     return name if equals and not is_word and _SYMBOL.fullmatch(name) else None
 
 
-@lru_cache(maxsize=16_384)  # the samples of a prompt mostly have the same few answers
+@lru_cache(maxsize=16_384)  # The samples of a prompt mostly share a few answers.
 def _parsed(text: str) -> Fraction | None:
-    """Parse like `parse_number`, for texts within the limit of length."""
+    """Parse like `parse_number`, for texts within the length limit."""
     *left, text = _EQUALS.split(bare(normalise(text)))
     if any(_SEVERAL.search(part) for part in left[1:]):
         return None
     if (unending := _UNENDING.search(text)) is not None:
         exact, shown = parse_number(left[-1]) if left else None, parse_number(_UNENDING.sub(r"\1", text))
-        # An exact side, as in `8/3 = 2.66...`, is the answer if the shown decimals agree with it.
+        # An exact side, as in `8/3 = 2.66...`, is the answer if it agrees with the decimals shown.
         known = exact is not None and shown is not None and _is_shown_by(exact, shown, len(unending[1]))
         return exact if known else None
     plain = _plain(text)
     match = _NUMBER.fullmatch(plain)
     if match is None:
         return None
-    # Text after the number that is neither a unit nor a multiplier means that the number is not all of the answer.
+    # If the text after the number is neither a unit nor a multiplier, the number is not the complete answer.
     factor = _unit_factor(match["unit"])
     if factor is None:
         amount = _amount(plain) if _AMOUNT.fullmatch(plain) else None
@@ -271,7 +273,7 @@ def _parsed(text: str) -> Fraction | None:
 
 
 def _plain(text: str) -> str:
-    """Return the right side of an equation without LaTeX."""
+    """Return the right side of an equation, with LaTeX converted to plain text."""
     if "\\" in text:
         text = _REPEATING.sub(_repeating, text)
     for pattern, replacement in _LATEX:
@@ -289,7 +291,7 @@ def _repeating(decimal: re.Match[str]) -> str:
 
 
 def _spell_out_fractions(text: str) -> str:
-    """Replace fractions of one character: `3½` -> `3 1/2`."""
+    """Replace single-character fractions: `3½` -> `3 1/2`."""
     if text.isascii():
         return text
     forms = (unicodedata.normalize("NFKC", character) for character in text)
@@ -305,13 +307,13 @@ def _decimal(digits: str) -> Fraction:
 def is_unit(text: str) -> bool:
     """Return whether a text is a unit that may follow a number.
 
-    Short words count only if they are known units, or if the text has a space before them.
+    A short word counts only if it is a known unit; a single letter also needs a space before it.
     """
     return _unit_factor(text) == 1
 
 
 def _unit_factor(unit: str) -> int | None:
-    """Return the factor that the text after a number stands for: 1 for a unit, 10**6 for `million`; None for others."""
+    """Return the factor that the text after a number stands for: 1 for a unit, 10**6 for `million`, else None."""
     if _UNIT.fullmatch(unit) is None or _NO_UNIT.match(unit):
         return None
     factor = 1
@@ -328,11 +330,11 @@ def _unit_factor(unit: str) -> int | None:
 
 
 def canonical_answer(extracted: str | None) -> Fraction | str | None:
-    """Return a key that equal answers share; None if there is no answer.
+    """Return a key that is the same for equal answers, or None if there is no answer.
 
-    It is the value of answers that state a number (`012` and `12`, `1/2` and `0.5`), and the text of others.
-    Expressions that are equal in another spelling (`x+1`, `1+x`) count as two answers: comparing every pair of them by
-    math-verify would cost more than the evaluation.
+    The key is the value of an answer that states a number (`012` and `12`, `1/2` and `0.5`), and the text of any other.
+    Equal expressions with different spellings (`x+1`, `1+x`) count as two answers: comparing every pair by math-verify
+    would cost more than the evaluation.
     """
     if extracted is None:
         return None
@@ -341,7 +343,7 @@ def canonical_answer(extracted: str | None) -> Fraction | str | None:
 
 
 def compare_numeric(candidate: str, answer: str) -> Reason:
-    """Compare as numbers, exactly: `50%` is 50, and units do not count."""
+    """Compare as numbers, exactly. `50%` is 50, and units are ignored."""
     if same_number(candidate, answer):
         return "match"
     return "unparsed" if parse_number(candidate) is None else "mismatch"

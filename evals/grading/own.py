@@ -1,4 +1,4 @@
-"""The grader `own`: a problem's own comparison, because more than one answer is right (`Problem.own_comparison`)."""
+"""The grader `own`: a problem's own comparison, because several answers are correct (`Problem.own_comparison`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A process for other people's code that judges answers or plays environments. It may be slow, eat memory or crash.
 
-A time limit by `signal.alarm` works only in the main thread, and cannot interrupt the arithmetic of big integers.
-Therefore such code runs in a worker process, which is killed and replaced. Callable from any thread.
+A time limit by `signal.alarm` works only in the main thread, and cannot interrupt big-integer arithmetic. So the code
+runs in a worker process, which is killed and replaced if necessary. Can be called from any thread.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from evals.errors import EvalError
 from evals.grading import Reason
 
 _REPLIES: Final[dict[str, Reason]] = {"match": "match", "mismatch": "mismatch", "unparsed": "unparsed"}
-"""The words of a judge; any other reply is a crash."""
+"""The replies that a judge may give. Any other reply counts as a crash."""
 
 WORKER = Path(__file__).with_name("_worker.py")
-"""The program of workers that judge. It is started by its path."""
+"""The program of workers that judge, which is started by its path."""
 CPU_LIMIT_S = 2.0
-# Only for a worker that gets no processor time at all, e.g. because it is stopped or swapped out.
+# Reached only by a worker that gets no CPU time at all, e.g. because it is stopped or swapped out.
 WALL_LIMIT_S = 60.0
 _START_LIMIT_S = 120.0
 
 
 class WorkerLostError(Exception):
-    """A worker ended without an answer. reason: `timeout` if it took too long."""
+    """A worker ended without an answer. reason: `timeout` if it took too long, else `crash`."""
 
     def __init__(self, reason: Literal["timeout", "crash"]) -> None:
         super().__init__(reason)
@@ -43,13 +43,14 @@ class WorkerLostError(Exception):
 
 
 class WorkerProcess:
-    """One worker process, started when first needed and again after it was lost.
+    """A worker process, started when first needed and again after it was lost.
 
     program: prints `ready`, then answers each line of JSON with one line. A judge (see `ask`) answers with one word:
-    match, mismatch, unparsed or crash. argument: the program's first argument, which selects what it runs; the limits
-    follow. hint: ends the EvalError of a worker that does not start: its requirements, and a way without it.
+    match, mismatch, unparsed or crash.
+    argument: the program's first argument, which selects what it runs; the limits follow.
+    hint: the end of the EvalError if the worker does not start: what it requires, and how to do without it.
 
-    A worker that lives as long as the program should end with it: see `keep`.
+    A worker that lives as long as the program should end with it; see `keep`.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class WorkerProcess:
         self._lock = threading.Lock()
 
     def ask(self, request: Mapping[str, object]) -> Reason:
-        """Return a judge's verdict. Raises EvalError if no worker starts."""
+        """Return a judge's verdict on a request. Raises EvalError if no worker starts."""
         try:
             return _REPLIES.get(self.reply(request), "crash")
         except WorkerLostError as lost:
@@ -78,8 +79,8 @@ class WorkerProcess:
     def reply(self, request: Mapping[str, object], wall_limit_s: float | None = None) -> str:
         """Return the line that the worker answers.
 
-        wall_limit_s: for this request; by default the worker's own. Raises WorkerLostError if the worker ends without
-        an answer, and EvalError if no worker starts.
+        wall_limit_s: the limit for this request; None for the worker's own.
+        Raises WorkerLostError if the worker ends without an answer, and EvalError if no worker starts.
         """
         line = json.dumps(request).encode() + b"\n"
         with self._lock:
@@ -95,25 +96,25 @@ class WorkerProcess:
             if reply is not None and reply.endswith("\n"):
                 return reply.strip()
             self._stop()
-            # SIGPROF kills a worker that exceeds its processor time.
+            # SIGPROF kills a worker that exceeds its CPU time.
             raise WorkerLostError("timeout" if reply is None or worker.returncode == -signal.SIGPROF else "crash")
 
     def close(self) -> None:
-        """End the worker; the next question starts another."""
+        """End the worker. The next request starts a new one."""
         with self._lock:
             self._stop()
 
     def forget(self) -> None:
-        """Leave the worker to the parent, in a forked child."""
-        # Another thread of the parent may have held the lock at the time of the fork.
+        """Disown the worker in a forked child, leaving it to the parent."""
+        # Another thread of the parent may have held the lock during the fork.
         self._lock = threading.Lock()
         if self._worker is not None:
-            self._worker.returncode = 0  # it is not a child of this process, so there is nothing to wait for
+            self._worker.returncode = 0  # Not a child of this process, so there is nothing to wait for.
             _close_pipes(self._worker)
             self._worker = None
 
     def keep(self) -> None:
-        """End the worker with the program, and leave it to the parent after a fork."""
+        """Register hooks that end the worker when the program exits, and disown it in a forked child."""
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self.forget)
 
@@ -141,8 +142,8 @@ class WorkerProcess:
         if self._worker is None:
             return
         worker, self._worker = self._worker, None
-        # A worker whose stdout is closed is already dying. Its return code shows the reason, so it gets a moment before
-        # it is killed.
+        # A worker whose stdout is closed is already dying. Wait a moment for its return code, which shows the reason,
+        # before killing it.
         try:
             worker.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
@@ -154,11 +155,11 @@ class WorkerProcess:
 def _read_line(worker: subprocess.Popen[bytes], limit_s: float) -> str | None:
     """Return the worker's next line, or None if it was not complete within the limit.
 
-    The line is unfinished if the worker closed its end.
+    The line lacks its line end if the worker closed the pipe.
     """
     assert worker.stdout is not None
     descriptor, line = worker.stdout.fileno(), b""
-    # One deadline for the whole line: a worker that writes a byte now and then must not hold the caller for ever.
+    # One deadline for the complete line: a worker that writes a byte now and then must not block the caller for ever.
     deadline_s = time.monotonic() + limit_s
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
@@ -175,6 +176,6 @@ def _read_line(worker: subprocess.Popen[bytes], limit_s: float) -> str | None:
 def _close_pipes(worker: subprocess.Popen[bytes]) -> None:
     for pipe in (worker.stdin, worker.stdout):
         assert pipe is not None
-        # Closing flushes the buffer, and the rest of a request has no reader any more.
+        # Closing flushes the buffer, but the rest of a request no longer has a reader.
         with contextlib.suppress(BrokenPipeError):
             pipe.close()

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation. Each is a `Metric(...)` at the top level of a file of this folder, or of a plug-in."""
+"""Metrics of an evaluation. Each is a `Metric(...)` at the top level of a file in this folder or in a plug-in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Samples:
     """The graded samples of a finished evaluation of one task."""
 
     by_problem: Sequence[Sequence[SampleRow]]
-    """Their records [P][n], n of each problem."""
+    """The records [P][n]: n samples for each of P problems."""
 
     @classmethod
     def of(cls, rows: Iterable[SampleRow]) -> Samples:
@@ -53,7 +53,7 @@ class Samples:
 
     @property
     def n(self) -> int:
-        """The number of samples of each problem."""
+        """The number of samples per problem."""
         return len(self.by_problem[0])
 
     @property
@@ -63,14 +63,14 @@ class Samples:
 
     @cached_property
     def counts(self) -> list[int]:
-        """The number of right samples of each problem [P]."""
+        """The number of correct samples of each problem [P]."""
         return [sum(row["correct"] for row in samples) for samples in self.by_problem]
 
     @cached_property
     def answers(self) -> list[list[Hashable | None]]:
-        """The answer of each sample [P][n], or None if the grader can read none.
+        """A key for the answer of each sample [P][n], or None if the grader cannot read an answer.
 
-        Keys are equal if answers are equal (see `canonical_answer`).
+        Equal answers have equal keys (see `canonical_answer`).
         """
         from evals.grading.numeric import canonical_answer
 
@@ -84,22 +84,22 @@ class Samples:
 class Metric:
     """One number of an evaluation, or one for each k.
 
-    Raises EvalError for a name with a full stop, and for an unknown unit or direction.
+    Raises EvalError for a name with a full stop, or for an unknown unit or direction.
     """
 
     name: str
-    """The name in records. With `{k}` in it, e.g. `pass@{k}`, there is one metric for each k of the evaluation."""
+    """The name in records. A name with `{k}`, e.g. `pass@{k}`, gives one metric for each k of the evaluation."""
     meaning: str
-    """A description of one line."""
+    """A one-line description."""
     unit: Unit
-    """A "fraction" lies in [0, 1]."""
+    """A "fraction" is in [0, 1]."""
     better: Better | None
-    """The better direction; None if neither is by itself."""
+    """The better direction, or None if neither direction is better as such."""
     compute: Callable[..., float | None]
-    """samples -> value; with `{k}`, (samples, k) -> value.
+    """samples -> value; for a name with `{k}`, (samples, k) -> value.
 
-    None if the value does not exist, e.g. a mean over no samples. Raises ValueError for a k that n samples cannot
-    give.
+    Returns None if the value cannot be computed, e.g. a mean over no samples. Raises ValueError for a k that n samples
+    do not support.
     """
 
     def __post_init__(self) -> None:
@@ -120,11 +120,11 @@ class Metric:
 
     @property
     def compares_arms(self) -> bool:
-        """True if arms can be compared by it: a fraction of which more is better."""
+        """True if arms can be compared by this metric: it is a fraction, and more is better."""
         return self.unit == "fraction" and self.better == "more"
 
     def value(self, samples: Samples, k: int | None) -> float | None:
-        """Return the metric of these samples.
+        """Compute the metric of these samples.
 
         k: None for a metric without k. Raises EvalError if the result is not a number.
         """
@@ -144,7 +144,7 @@ METRICS: Kind[Metric] = Kind(
 
 
 class MetricDescription(TypedDict):
-    """The facts about a metric in records, for readers that do not know it."""
+    """What records state about a metric, for readers that do not know it."""
 
     unit: Unit
     better: Better | None
@@ -152,10 +152,10 @@ class MetricDescription(TypedDict):
 
 
 def metrics_for(ks: Iterable[int]) -> dict[str, tuple[Metric, int | None]]:
-    """Return every metric of an evaluation with these k, and its k, by its name in records.
+    """Return the metrics of an evaluation with these values of k: maps each name in records to the metric and its k.
 
-    Metrics that compare arms come first, and among them those of k samples; then all others by unit. Raises
-    RefusedError if two have the same name, such as `pass@8` of a plug-in and `pass@{k}`.
+    Metrics that compare arms come first, and among them those with k; the others follow by unit. Raises RefusedError if
+    two have the same name, such as a plug-in's `pass@8` and `pass@{k}`.
     """
     wanted = list(ks)
     found: dict[str, tuple[Metric, int | None]] = {}
@@ -175,7 +175,7 @@ def _place(metric: Metric) -> tuple[bool, bool, int]:
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric of a name in records: `pass@{k}` for `pass@8`. Raises UnknownNameError."""
+    """Return the metric with this name in records: `pass@{k}` for `pass@8`. Raises UnknownNameError."""
     for metric in METRICS.all().values():
         before, k, after = map(re.escape, metric.name.partition(K))
         if re.fullmatch(f"{before}[1-9][0-9]*{after}" if k else before, name):
@@ -184,7 +184,7 @@ def find_metric(name: str) -> Metric:
 
 
 def metric_facts(name: str) -> MetricDescription:
-    """Return what a reader of records must know about the metric of that name. Raises UnknownNameError."""
+    """Return what a reader of records must know about the metric with this name. Raises UnknownNameError."""
     metric = find_metric(name)
     return {"unit": metric.unit, "better": metric.better, "compares_arms": metric.compares_arms}
 
@@ -195,6 +195,6 @@ def metric_sources() -> list[str]:
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """Return the mean, or None for no values."""
+    """Return the mean, or None if there are no values."""
     numbers = list(values)
     return math.fsum(numbers) / len(numbers) if numbers else None

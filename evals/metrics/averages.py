@@ -1,4 +1,4 @@
-"""avg@n, the share of right samples, with its standard errors: for new problems of the kind, and for these problems."""
+"""avg@n, the share of correct samples, with its standard errors: for new problems of this kind, and for these."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from harness.errors import InvalidError
 
 
 def avg_at_n(n: int, c: int) -> float:
-    """Return the share of right samples, c / n: pass@1. Raises ValueError as `pass_at_k`."""
+    """Return the share of correct samples, c / n, which equals pass@1. Raises ValueError as `pass_at_k`."""
     return pass_at_k(n, c, 1)
 
 
 def se_over_problems(counts: Sequence[int], n: int) -> float | None:
-    """Return the standard error of avg@n as an estimate for new problems of the kind; None for a single problem.
+    """Return the standard error of avg@n for new problems of this kind; None for a single problem.
 
-    The spread of c/n between problems, sd / sqrt(P), which holds both sources of noise: problems and samples. counts:
-    right samples of each problem [P], out of n each. Unit: a fraction, as avg@n.
+    counts [P]: the number of correct samples of each problem, out of n.
+    The result is the standard deviation of c/n over problems divided by sqrt(P), a fraction. It includes both sources
+    of noise: problems and samples.
     """
     _require_problems(counts)
     problems = len(counts)
@@ -31,10 +32,11 @@ def se_over_problems(counts: Sequence[int], n: int) -> float | None:
 
 
 def se_over_samples(counts: Sequence[int], n: int) -> float | None:
-    """Return the standard error of avg@n for these problems with new samples; None for a single sample.
+    """Return the standard error of avg@n for new samples of these problems; None for a single sample.
 
-    sqrt(sum of p(1-p)/(n-1) over problems) / P with p = c/n. n-1 makes each problem's variance unbiased. counts: right
-    samples of each problem [P], out of n each. Unit: a fraction, as avg@n.
+    counts [P]: the number of correct samples of each problem, out of n.
+    The result is sqrt(sum of p(1-p)/(n-1) over problems) / P with p = c/n, a fraction. The n-1 makes each problem's
+    variance unbiased.
     """
     _require_problems(counts)
     if n < 2:

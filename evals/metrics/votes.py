@@ -1,6 +1,6 @@
 """Majority votes over extracted answers: of all n samples, and of random subsets of k of them.
 
-Ties are shared, and a sample without a readable answer votes for nothing.
+Ties share the vote, and a sample without a readable answer does not vote.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Votes:
     """The votes of one problem's samples."""
 
     right: tuple[int, ...]
-    """The number of samples behind each different right answer."""
+    """The number of samples behind each distinct correct answer."""
     wrong: tuple[int, ...]
-    """The number of samples behind each different wrong answer."""
+    """The number of samples behind each distinct wrong answer."""
     unparsed: int = 0
-    """Samples without an answer; they are drawn like the others, but vote for nothing."""
+    """The number of samples without an answer. They are drawn like the others but do not vote."""
 
     @property
     def n(self) -> int:
@@ -38,11 +38,12 @@ class Votes:
 
 
 def count_votes(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> Votes:
-    """Return the votes of one problem's samples.
+    """Count the votes of one problem's samples.
 
-    answers: [n], equal if answers are equal (see `Samples.answers`), None if there is none. correct: [n], their
-    verdicts. One answer has one verdict, unless the grader is sensitive to its spelling. Then the answer is right if
-    more than half of its samples are judged right.
+    answers [n]: equal for equal answers (see `Samples.answers`); None if there is no answer.
+    correct [n]: the verdicts.
+    Equal answers have the same verdict, unless the grader is sensitive to spelling. Then the answer counts as correct
+    if more than half of its samples were judged correct.
     """
     given = Counter(answers)
     judged_right = Counter(answer for answer, right in zip(answers, correct, strict=True) if right)
@@ -53,9 +54,9 @@ def count_votes(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> 
 
 
 def cons_at_n(votes: Votes) -> float:
-    """Return cons@n: 1 if the most frequent answer of the n samples is right, else 0.
+    """Return cons@n: 1 if the most frequent answer of the n samples is correct, else 0.
 
-    Answers that tie share the vote, in whatever order they came. 0 if no sample has an answer.
+    Answers that tie share the vote, regardless of their order. Returns 0 if no sample has an answer.
     """
     most = max((*votes.right, *votes.wrong), default=0)
     tied = votes.right.count(most) + votes.wrong.count(most)
@@ -63,10 +64,10 @@ def cons_at_n(votes: Votes) -> float:
 
 
 def maj_at_k(votes: Votes, k: int) -> float:
-    """Return maj@k: the chance that a majority vote of k of the n samples is right, ties shared as in `cons_at_n`.
+    """Return maj@k: the chance that a majority vote of k of the n samples is correct, with ties as in `cons_at_n`.
 
-    The mean over all C(n, k) subsets, drawn without replacement, so it is unbiased for the vote of k new samples. It is
-    exact up to rounding, without enumerating them. Raises ValueError unless 1 <= k <= n.
+    This is the mean over all C(n, k) subsets, drawn without replacement, so it is unbiased for the vote of k new
+    samples. It is exact up to rounding, without enumerating the subsets. Raises ValueError unless 1 <= k <= n.
     """
     require_k("maj_at_k", votes.n, k)
     if not votes.right:
@@ -76,14 +77,15 @@ def maj_at_k(votes: Votes, k: int) -> float:
     return _expected_share(votes, k)
 
 
-@lru_cache(maxsize=16_384)  # problems share few patterns of votes: all right, all different, ...
+@lru_cache(maxsize=16_384)  # Problems share few patterns of votes: all correct, all different, ...
 def _expected_share(votes: Votes, k: int) -> float:
-    """Return the expected share of the vote that right answers win in a random subset of k.
+    """Return the expected share of the vote that correct answers win in a random subset of k.
 
-    It sums over each right answer and each number of votes `top` with which it can come first the share that ties leave
-    it. A random subset of k is n independent draws of chance k/n, given that they are k in all. The votes drawn for
-    each answer are therefore independent binomials, whose joint distribution with the total is a product, taken answer
-    by answer. The chance that the total is k is divided out at the end. All terms are positive: nothing cancels.
+    The sum runs over each correct answer and each number of votes `top` with which it can win; each term is the share
+    that ties leave it. A random subset of k is equivalent to n independent draws with chance k/n, given that k samples
+    are drawn in total. So the votes for the answers are independent binomials, whose joint distribution with the total
+    is built up answer by answer. The chance that the total is k is divided out at the end. All terms are positive, so
+    nothing cancels.
     """
     drawn = _Binomials(votes.n, k)
     expected = 0.0
@@ -92,17 +94,18 @@ def _expected_share(votes: Votes, k: int) -> float:
         for top in range(1, min(size, k) + 1):
             share = _share_at_top(rivals, votes.unparsed, top, k - top, drawn)
             expected += float(drawn.of(size)[top]) * share
-    return min(1.0, expected / float(drawn.of(votes.n)[k]))  # rounding may leave a share just above 1
+    return min(1.0, expected / float(drawn.of(votes.n)[k]))  # Rounding may leave a share just above 1.
 
 
 def _share_at_top(rivals: Sequence[int], unparsed: int, top: int, others: int, drawn: _Binomials) -> float:
     """Return E[1 / (1 + ties); `others` more samples are drawn, and no rival has more than `top` votes].
 
-    `top` samples are drawn for the answer itself. rivals: the samples behind each other answer.
+    top: the number of samples drawn for the answer itself.
+    rivals: the number of samples behind each other answer.
     """
     import numpy as np
 
-    # Answers with fewer samples can neither win nor tie, so this vote treats them as unparsed.
+    # Answers with fewer samples can neither win nor tie, so they are treated as unparsed here.
     idle = drawn.of(unparsed + sum(rival for rival in rivals if rival < top))[: others + 1]
     chance = np.zeros((others // top + 1, others + 1))  # [rivals that tie, samples drawn so far]
     chance[0, : len(idle)] = idle
@@ -111,8 +114,8 @@ def _share_at_top(rivals: Sequence[int], unparsed: int, top: int, others: int, d
             continue
         of_rival = drawn.of(rival)
         after = np.zeros_like(chance)
-        # A rival with fewer votes than `top` loses, whatever their number. With exactly `top` votes it ties, which
-        # moves the chance to the next row.
+        # A rival with fewer than `top` votes loses. With exactly `top` votes it ties, which moves the chance to the
+        # next row.
         for lost in range(min(top, others + 1)):
             after[:, lost:] += of_rival[lost] * chance[:, : others + 1 - lost]
         if top <= others:
@@ -122,7 +125,7 @@ def _share_at_top(rivals: Sequence[int], unparsed: int, top: int, others: int, d
 
 
 class _Binomials:
-    """Binomial distributions with the chance k/n, each made once. Needs 0 < k < n."""
+    """Binomial distributions with chance k/n, each computed once. Requires 0 < k < n."""
 
     def __init__(self, n: int, k: int) -> None:
         import numpy as np
@@ -132,11 +135,11 @@ class _Binomials:
         self._made: dict[int, FloatArray] = {}
 
     def of(self, trials: int) -> FloatArray:
-        """Return the distribution [trials + 1], by the number of successes."""
+        """Return the distribution [trials + 1], indexed by the number of successes."""
         import numpy as np
 
         if trials not in self._made:
-            # In logarithms, since factorials overflow.
+            # Use logarithms, because factorials overflow.
             logs = self._log_factorials[: trials + 1]
             successes = np.arange(trials + 1)
             self._made[trials] = np.exp(

@@ -1,4 +1,4 @@
-"""Prompt templates: the YAML files of this folder, those of plug-ins, and the user's own YAML files by path."""
+"""Prompt templates: YAML files in this folder or in plug-ins, and the user's own YAML files, named by path."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 HOLE = "{problem}"
 SOLUTION = "{solution}"
-"""A hole that only the prompts of teachers may have."""
+"""A placeholder that only prompts for teachers may contain."""
 MODE = "{mode}"
-"""A hole for the flag that requests steps, or the answer at once."""
+"""A placeholder for the flag that asks for steps first, or for the answer at once."""
 
 Mode = Literal["think", "direct"]
-"""think: the steps, then the answer; direct: the answer at once."""
+"""think: first the steps, then the answer. direct: the answer at once."""
 
 
 class Message(TypedDict):
-    """One turn of a chat, as chat templates of tokenizers take it."""
+    """One turn of a chat, in the form that tokenizers' chat templates take."""
 
     role: str
     content: str
@@ -54,7 +54,7 @@ class Thinking(Settings):
     )
 
     def fault(self, text: str) -> str | None:
-        """Return the fault in a template of this text, with its remedy; None if there is none."""
+        """Return the fault of these settings in a template with this text, with the remedy; None if they fit."""
         if not self.end or self.end not in self.stop:
             return (
                 f"has thinking.stop={self.stop!r} without thinking.end={self.end!r}, so that thinking would go on "
@@ -70,39 +70,39 @@ class Thinking(Settings):
         return None
 
     def parts(self, solution: str) -> tuple[str, str] | None:
-        """Return the steps of a solution and its answer, without the mark between them; None if it shows no steps."""
+        """Return a solution's steps and its answer, without the mark between them; None if it contains no steps."""
         steps, mark, answer = solution.partition(self.end)
         return (steps, answer) if mark and steps.strip() else None
 
 
 AS_QWEN3 = Thinking()
-"""Without modes, and with the end and the stop of Qwen3."""
+"""No modes, and Qwen3's end and stop texts."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt with a hole `{problem}`.
+    """A prompt with a placeholder `{problem}`.
 
-    A teacher's template may also have `{solution}`, and one with two modes of thinking has `{mode}`.
+    A teacher's template may also contain `{solution}`, and a template with two modes of thinking contains `{mode}`.
 
-    Raises EvalError for a text without the hole, and for a plain prompt with a system message. Stop strings that are
-    not a tuple of texts and modes that do not differ raise it too.
+    Raises EvalError for a text without `{problem}`, a plain prompt with a system message, stop strings that are not a
+    tuple of texts, or modes that do not differ.
     """
 
     name: str
     version: int | str
-    """For a named template, raise it whenever a field other than the name changes. For a user's file, the digest of
-    its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts never
-    mix.
+    """For a named template, raise this whenever a field other than the name changes. For a user's file, it is the
+    digest of the content. It is part of a run's semantic hash (`template_version`), so that scores under different
+    texts are never mixed.
     """
     text: str
     system: str | None = None
-    """The system message of a chat prompt, or None for none at all."""
+    """The system message of a chat prompt; None for no system message."""
     chat: bool = False
-    """True if the prompt is a list of messages (for the tokenizer's chat template), False for plain text."""
+    """True if the prompt is a list of messages, for the tokenizer's chat template; False for plain text."""
     stop: tuple[str, ...] = ()
-    """Strings that end a completion because nothing after them belongs to the answer. Sampling under this template
-    stops at the first of them, at the end token, or at a stop string of the caller's own.
+    """Strings that end a completion, because nothing after them belongs to the answer. Sampling stops at the first of
+    them, at the end token, or at a stop string of the caller.
     """
     thinking: Thinking = AS_QWEN3
     """The modes, and how thinking ends."""
@@ -119,12 +119,12 @@ class Template:
 
     @property
     def summary(self) -> str:
-        """Its form and its beginning, in one line."""
+        """The form and the beginning of the prompt, in one line."""
         return f"{'a chat' if self.chat else 'plain text'}: {shorten(f'{self.system or str()} {self.text}', 90)}"
 
     @property
     def shows_solution(self) -> bool:
-        """True if the prompt shows the problem's solution, which only a teacher's may."""
+        """True if the prompt shows the problem's solution, which only a teacher's prompt may do."""
         return SOLUTION in self.text
 
     @property
@@ -132,19 +132,19 @@ class Template:
         return MODE in self.text
 
     def ask(self, problem: Problem, **others: str) -> str | list[Message]:
-        """Return the prompt of one problem, in its mode. others: as in `render`."""
+        """Return the prompt of a problem, in its mode. others: as in `render`."""
         return self.render(problem.problem, problem.mode, **others)
 
     def render(self, problem: str, mode: Mode = "think", **others: str) -> str | list[Message]:
-        """Return the prompt of one problem.
+        """Return the prompt of a problem.
 
-        others: texts for further holes, by name. Braces and backslashes in these texts stay as they are.
+        others: texts for further placeholders, by name. Braces and backslashes in these texts are kept unchanged.
         """
         filled = {"problem": problem, **others}
         if self.has_modes:
             filled["mode"] = self.thinking.think if mode == "think" else self.thinking.direct
         holes = "|".join(map(re.escape, filled))
-        # One pass, so that a problem which contains `{solution}` is not filled again.
+        # Fill all placeholders in one pass, so that a `{solution}` inside a problem is not replaced.
         prompt = re.sub(rf"{{({holes})}}", lambda hole: filled[hole[1]], self.text)
         if not self.chat:
             return prompt
@@ -174,10 +174,10 @@ def _read_shipped(path: Path) -> Template:
 
 @plugins.cached
 def _read_own(path: Path) -> Template:
-    """Read a user's file once per process: an edit does not change the prompts of running cells."""
+    """Read a user's file once per process, so that an edit does not change the prompts of running cells."""
     file = read_yaml(path, _TemplateFile, "template")
     content: list[object] = [file.text, file.system, file.chat, list(file.stop)]
-    # Files without `thinking` keep the digest that they had before it existed.
+    # Files without `thinking` keep the digest from before the field existed.
     if file.thinking != AS_QWEN3:
         content.append(file.thinking.model_dump())
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=20).hexdigest()
@@ -194,9 +194,9 @@ TEMPLATES: Kind[Template] = Kind(
 
 
 def get_template(name: str) -> Template:
-    """Return a shipped template or a plug-in's by its name; a user's own by the path of its YAML file.
+    """Return a shipped template or a plug-in's by name, or a user's own by the path of its YAML file.
 
-    See `plugins.user_file`. Raises UnknownNameError, and EvalError for a file that is faulty or missing.
+    See `plugins.user_file`. Raises UnknownNameError, or EvalError if the file is faulty or missing.
     """
     return _read_own(plugins.user_file(name).resolve()) if name.endswith(ENDINGS) else TEMPLATES.find(name)
 
@@ -204,8 +204,8 @@ def get_template(name: str) -> Template:
 def template_version(name: str) -> int | str:
     """Return what represents a template in a hash.
 
-    It is the version of a shipped one, the digest of a plug-in's source or of the content of a user's file. Raises as
-    `get_template`.
+    It is the version of a shipped template, the digest of a plug-in's source, or the digest of the content of a user's
+    file. Raises as `get_template`.
     """
     source = None if name.endswith(ENDINGS) else TEMPLATES.source(name)
     return get_template(name).version if source is None else source.digest

@@ -1,6 +1,6 @@
 """The tasks for training and evaluation: shipped modules and YAML files, plug-ins, the user's files, other packages.
 
-Each of them is also available in one mode of thinking.
+Tasks are also available in one mode of thinking.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from evals.lm_eval_results import LmEvalResult
 
 MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
-"""The prefix of the name of a task in one mode of evaluation."""
+"""The prefix in the name of a task in one mode of thinking."""
 
 
 class _Split(Settings):
@@ -59,10 +59,11 @@ class _TaskFile(Settings):
 def _read_task(path: Path, data_folder: Path | None = None) -> Task:
     """Read the task that a YAML file declares.
 
-    data_folder: the folder of its local files; None for $BENCH_DATA. With `grader: null` its rows need no answers.
+    data_folder: the folder of its local files; None for $BENCH_DATA.
+    If the file says `grader: null`, its rows need no answers.
     """
     file = read_yaml(path, _TaskFile, "task")
-    # A template file next to the task file takes precedence over a path from the current folder.
+    # A template file next to the task file takes precedence over a path relative to the current folder.
     beside = path.parent / file.template
     return Task(
         name=file.name,
@@ -100,19 +101,19 @@ FAMILIES: Kind[TaskFamily] = Kind(
 
 
 def task_names() -> list[str]:
-    """Return the names of the shipped tasks and those of plug-ins, sorted."""
+    """Return the names of the shipped tasks and of plug-ins' tasks, sorted."""
     return sorted(TASKS.names())
 
 
 def get_task(name: str) -> Task:
-    """Return the task of this name.
+    """Return the task with this name.
 
-    It is a shipped task or a plug-in's by name, or a task of another package (`TaskFamily`). A user's task is named by
-    the path of its YAML file (see `plugins.user_file`), and its local files are looked up next to it. A mode may
-    precede the name (see `evals.tasks.modes`).
+    A name refers to a shipped task, a plug-in's task, or a task of another package (`TaskFamily`). A user's task is
+    named by the path of its YAML file (see `plugins.user_file`), and its local files are looked up next to that file. A
+    mode may precede the name (see `evals.tasks.modes`).
 
-    Raises UnknownNameError for an unknown name. Raises EvalError for a faulty file, for faulty options, for a package
-    that is not installed, and for an environment that cannot be played.
+    Raises UnknownNameError for an unknown name. Raises EvalError for a faulty file, faulty options, a package that is
+    not installed, or an environment that cannot be played.
     """
     if mode := MODE_PREFIX.match(name):
         from evals.tasks.modes import in_mode
@@ -140,12 +141,12 @@ def _named(name: str) -> Task:
 
 
 def without_mode(name: str) -> str:
-    """Return the task's own name."""
+    """Return the task's name without the mode."""
     return MODE_PREFIX.sub("", name, count=1)
 
 
 def runner_of(prefix: str) -> Callable[..., LmEvalResult]:
-    """Return what runs the tasks of a family as their own package does. Raises EvalError if nothing does."""
+    """Return the function that runs a family's tasks in their own package's way. Raises EvalError if there is none."""
     runners = (one.run_itself for one in FAMILIES.all().values() if one.prefix == prefix)
     if (runner := next(runners, None)) is None:
         raise EvalError("evals.family_without_runner", prefix=prefix)
@@ -153,13 +154,13 @@ def runner_of(prefix: str) -> Callable[..., LmEvalResult]:
 
 
 def without_family(name: str) -> str:
-    """Return the task's own name or file, without the prefix of a family."""
+    """Return the task's own name or file, without the mode and the prefix of a family."""
     own = without_mode(name)
     return next((own.removeprefix(one.prefix) for one in FAMILIES.all().values() if own.startswith(one.prefix)), own)
 
 
 def task_source(name: str) -> str | None:
-    """Return the digest of the plug-in that a task comes from; None for other tasks, which their rows identify."""
+    """Return the digest of the plug-in that provides a task; None for other tasks, which their rows identify."""
     name = without_mode(name)
     source = TASKS.source(name) if name in TASKS.names() else None
     return None if source is None else source.digest

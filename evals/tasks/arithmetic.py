@@ -1,11 +1,11 @@
 """Chained sums of single digits with written partial sums: the task of the `tiny` profile.
 
-A prompt is `3+5+9=`, a completion `8,17#17`: the partial sums, then the answer after `#`. Its problems are generated,
-so it needs no data.
+A prompt is `3+5+9=`, a completion `8,17#17`: the partial sums, then the answer after `#`. The problems are generated,
+so the task needs no data.
 
-The demonstrations for its cold start show several ways of working, of mixed quality. Reinforcement learning can only
-choose among behaviours that the cold start has made likely. They therefore mix careful work, hasty guesses, rambling
-with re-checks, and slips, which differ in length and in how often they are right.
+The demonstrations for its cold start mix several ways of working, because reinforcement learning can only choose among
+behaviours that the cold start has made likely: careful work, hasty guesses, rambling with re-checks, and slips. They
+differ in length and in how often they are correct.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from evals.tasks.base import Generated, Problem, Step, Task
 TERMS = range(3, 8)
 TRAIN_PROBLEMS, TEST_PROBLEMS = 8192, 256
 MANY_TEST_PROBLEMS = 8192
-# Shares of the ways of working; the rest is careful. A slip can affect any partial sum of careful and rambling work.
+# The shares of the ways of working; the rest is careful. A slip can affect any partial sum of careful and rambling
+# work.
 HASTY_FRAC = 0.52
 RAMBLING_FRAC = 0.20
 SLIP_FRAC = 0.07
@@ -30,10 +31,10 @@ HASTY_RIGHT_FRAC = 0.10
 def draw_digits(rng: random.Random, split: str, n_terms: range = TERMS) -> tuple[int, ...]:
     """Draw the digits of one problem of `split`.
 
-    A hash of the digits assigns every sum to one split: splits never overlap.
+    A hash of the digits assigns every sum to one split, so splits never overlap.
     """
     while True:
-        # `random()` is the method whose stream Python guarantees to stay the same in all versions.
+        # `random()` is the method whose stream Python guarantees to keep in all versions.
         terms = n_terms.start + int(rng.random() * len(n_terms))
         digits = tuple(1 + int(rng.random() * 9) for _ in range(terms))
         is_test = hashlib.blake2b(bytes(digits), digest_size=1).digest()[0] < 32
@@ -47,9 +48,9 @@ def partial_sums(digits: tuple[int, ...]) -> list[int]:
 
 
 def written_steps(problem: Problem, completion: str) -> list[Step]:
-    """Return the partial sums before `#`, each right if it is the correct one for its position.
+    """Return the partial sums before `#`, each marked as right if it is the correct one for its position.
 
-    The writer took back the work before the last `wait`, so it is not judged.
+    Only the work after the last `wait` is judged, because `wait` takes back what precedes it.
     """
     work = completion.partition("#")[0]
     kept = work.rpartition("wait")[2].lstrip(",")
@@ -66,7 +67,7 @@ def written_steps(problem: Problem, completion: str) -> list[Step]:
 
 
 def has_faulty_step(problem: Problem, completion: str) -> bool | None:
-    """Return whether a written partial sum is wrong or one is left out; None if none is written."""
+    """Return whether a partial sum is wrong or missing; None if none is written."""
     steps = written_steps(problem, completion)
     if not steps:
         return None
@@ -99,7 +100,7 @@ def _problems(split: str, count: int, seed: int, n_terms: range = TERMS) -> list
 
 
 def demonstrations(seed: int) -> Iterator[tuple[str, str]]:
-    """Yield endless (prompt, completion) pairs, e.g. `("3+5+9=", "8,17#17")`, with prompts of the training split."""
+    """Yield (prompt, completion) pairs endlessly, e.g. `("3+5+9=", "8,17#17")`, with prompts of the training split."""
     rng = random.Random(seed)
     while True:
         digits = draw_digits(rng, "train")
@@ -107,7 +108,7 @@ def demonstrations(seed: int) -> Iterator[tuple[str, str]]:
 
 
 def demonstrate(digits: tuple[int, ...], rng: random.Random) -> str:
-    """Write one completion for the digits, in a way of working drawn from the mixture."""
+    """Write a completion for the digits, in a way of working drawn from the mixture."""
     draw = rng.random()
     if draw < HASTY_FRAC:
         return _hasty(digits, rng)
@@ -115,7 +116,7 @@ def demonstrate(digits: tuple[int, ...], rng: random.Random) -> str:
 
 
 def _hasty(digits: tuple[int, ...], rng: random.Random) -> str:
-    """Write an answer without partial sums, which is rarely right."""
+    """Write an answer without partial sums, which is rarely correct."""
     total = sum(digits)
     if rng.random() >= HASTY_RIGHT_FRAC:
         total += _off_by(rng)
@@ -125,7 +126,7 @@ def _hasty(digits: tuple[int, ...], rng: random.Random) -> str:
 def _stepwise(digits: tuple[int, ...], rng: random.Random, recheck_frac: float) -> str:
     """Write partial sums one by one.
 
-    A re-check says "wait" and starts again from the first partial sum, without the slip.
+    A re-check writes "wait" and starts again from the first partial sum, without earlier slips.
     """
     written: list[str] = []
     total = digits[0]
@@ -139,7 +140,7 @@ def _stepwise(digits: tuple[int, ...], rng: random.Random, recheck_frac: float) 
         if rng.random() < recheck_frac:
             written.append("wait")
             total, position = digits[0], 1
-            # Each re-check is less likely than the last, so that the work ends.
+            # Each re-check halves the chance of another, so that the work ends.
             recheck_frac /= 2
     return ",".join(written) + f"#{max(total, 0)}"
 
@@ -168,13 +169,13 @@ MANY = replace(
     name="arithmetic_many",
     splits={"test": Generated(lambda: _problems("test", MANY_TEST_PROBLEMS, seed=2), version=1)},
 )
-"""The same sums, with more of them for evaluation: for questions about the problems, such as how to decode."""
+"""The same sums, with more problems to evaluate: for questions in which problems are the replicates."""
 
 
 def _with_terms(name: str, n_terms: range) -> Task:
-    """Make a task of sums of other lengths.
+    """Build a task of sums of other lengths.
 
-    The model of the profile `tiny` has seen none of more than seven terms.
+    The model of the profile `tiny` has seen no sums of more than seven terms.
     """
     splits = {
         "train": Generated(lambda: _problems("train", TRAIN_PROBLEMS, seed=1, n_terms=n_terms), version=1),
@@ -184,7 +185,7 @@ def _with_terms(name: str, n_terms: range) -> Task:
 
 
 HARD = _with_terms("arithmetic_hard", range(7, 11))
-"""Nearly all are longer than anything in the demonstrations."""
+"""Nearly all of its sums are longer than any in the demonstrations."""
 
 MIXED = _with_terms("arithmetic_mixed", range(3, 11))
-"""Easy and hard sums side by side."""
+"""Short and long sums, mixed."""

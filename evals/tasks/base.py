@@ -1,4 +1,4 @@
-"""Tasks: problems in splits, and the way to prompt for their answers, extract and grade them."""
+"""Tasks: problems in splits, and how they are prompted, extracted and graded."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem."""
-
     id: str
     problem: str
     answer: str
-    """The reference without its working; empty if a task without a grader has none."""
+    """The reference without its derivation; "" if the row has none, which only a task without a grader allows."""
     solution: str | None = None
-    """The reference with its working."""
+    """The reference with its derivation."""
     difficulty: float | None = None
     """Larger is harder, in a unit of the task's own."""
     own_comparison: OwnComparison | None = field(default=None, compare=False, repr=False)
-    """Judges an extracted answer if more than one is right; the grader `own` calls it."""
+    """Judges an extracted answer if several answers are correct. The grader `own` calls it."""
     choices: Choices | None = field(default=None, compare=False, repr=False)
     """The choices, in a task whose problems are not answered in words."""
     mode: Mode = "think"
-    """The mode of its prompt, under a template with modes."""
+    """The mode of the problem's prompt, if the template has modes."""
 
     def require_solution(self) -> str:
         """Return the solution. Raises EvalError if the problem has none."""
@@ -51,25 +49,26 @@ class Problem:
 
 @dataclass(frozen=True)
 class Environment:
-    """The part of a task that answers the turns of its completions.
+    """The part of a task that replies to the turns of a completion.
 
-    The model ends its turn, the environment answers with text, and the model continues after both. A reply depends only
-    on the problem and on what the model has said. There is no state to keep, and a resumed cell gets the same replies.
+    The model ends its turn, the environment replies with text, and the model continues after both. A reply depends only
+    on the problem and on what the model has said. So there is no state to keep, and a resumed cell gets the same
+    replies.
 
-    Raises EvalError for less than one turn.
+    Raises EvalError if `max_turns` is below 1.
     """
 
     reply: Callable[[Problem, Sequence[str]], Reply]
-    """(problem, what the model has said in each of its turns so far) -> the answer to the last of them.
+    """(problem, what the model said in each of its turns so far) -> the reply to the last turn.
 
-    It must depend on nothing else: samples are drawn again and are expected to be the same.
+    It must not depend on anything else, because samples may be drawn again and must come out the same.
     """
     max_turns: int
-    """The conversation ends after this many turns. Evaluation allows as many; training too, unless
-    `rollout.max_turns` says otherwise.
+    """The conversation ends after this many turns: in evaluation, and in training unless `rollout.max_turns` says
+    otherwise.
     """
     version: int = 1
-    """Raise it whenever replies or rewards change; it is part of a run's semantic hash."""
+    """Raise this whenever replies or rewards change; it is part of a run's semantic hash."""
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
@@ -78,7 +77,7 @@ class Environment:
     def answer(self, problem: Problem, said: Sequence[str]) -> Reply:
         """Return the reply to the last of these turns.
 
-        Raises EvalError if the task's function returns something else.
+        Raises EvalError if the task's function does not return a `Reply`.
         """
         answered = self.reply(problem, said)
         if not isinstance(answered, Reply):
@@ -87,25 +86,25 @@ class Environment:
 
     @property
     def identity(self) -> dict[str, int]:
-        """Everything that its replies depend on besides the problem and the model's words."""
+        """Everything that the replies depend on, in addition to the problem and the model's words."""
         return {"version": self.version, "max_turns": self.max_turns}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One written step of a completion."""
+    """A step written in a completion."""
 
     end: int
-    """The number of characters up to its last one, which is included."""
+    """The position after the step's last character."""
     right: bool
 
 
 class SplitSource(Protocol):
-    """The source of a split's problems."""
+    """Where a split's problems come from."""
 
     @property
     def fingerprint(self) -> str:
-        """An identifier of the content, e.g. a pinned digest, so that plans need no data.
+        """An identifier of the content, e.g. a pinned digest, so that planning needs no data.
 
         It is part of a run's semantic hash.
         """
@@ -116,7 +115,7 @@ class SplitSource(Protocol):
 
 @dataclass(frozen=True)
 class Generated:
-    """Problems made by a deterministic recipe, once in a process; raise `version` whenever its output changes."""
+    """Problems made by a deterministic recipe, once per process. Raise `version` whenever its output changes."""
 
     recipe: Callable[[], Sequence[Problem]]
     version: int
@@ -139,51 +138,53 @@ class Generated:
 
 @dataclass(frozen=True)
 class Task:
-    """A set of problems and the way they are evaluated by default."""
+    """A set of problems, and how they are evaluated by default."""
 
     name: str
     template: str
-    """A prompt template, as `evals.prompts.get_template` finds it."""
+    """A prompt template, by a name that `evals.prompts.get_template` accepts."""
     grader: str | None
-    """The name of a grader (`evals.grading`). Without one (None) the task has prompts, but by itself no scores."""
+    """The name of a grader (`evals.grading`); None for a task that has prompts but no scores of its own."""
     extract: str
     """The name of an extraction (`evals.grading.extract`)."""
     margin_pp: float
-    """Differences of pass@1 below this many percentage points do not matter in practice."""
+    """Smaller differences of pass@1, in percentage points, do not matter in practice."""
     splits: Mapping[str, SplitSource]
-    """Splits by name. Training takes `train`, evaluation `test`; a task may lack one of them."""
+    """The splits by name: `train` for training, `test` for evaluation. A task may lack one of them."""
     written_steps: Callable[[Problem, str], Sequence[Step]] | None = None
-    """(problem, completion) -> the steps written in it, in order."""
+    """(problem, completion) -> the steps written in the completion, in order."""
     check_steps: Callable[[Problem, str], bool | None] | None = None
-    """(problem, completion) -> whether the written work is faulty; None if no step is written."""
+    """(problem, completion) -> whether the written steps are faulty; None if no step is written."""
     asks_itself: bool = False
-    """Problems are whole prompts, and only their own comparison can judge; `eval.template` and `eval.grader` apply
-    to the other tasks of an evaluation.
+    """True if problems are complete prompts that only their own comparison can judge. `eval.template` and `eval.grader`
+    then apply only to the other tasks of an evaluation.
     """
     stop: tuple[str, ...] = ()
-    """Strings that end a completion, besides the template's."""
+    """Strings that end a completion, in addition to the template's."""
     judge_template: str = "judge"
-    """The template for the question to a pairwise judge; it also has the holes {first} and {second}."""
+    """The template of the question to a pairwise judge. It also has the placeholders {first} and {second}."""
     gives_choices: bool = False
-    """Every problem has `choices`, of which the model finds one most likely. No text is sampled, so a problem has
-    one sample, which no seed changes.
+    """True if every problem has `choices`, and the answer is the choice that the model finds most likely. No text is
+    sampled, so a problem has one sample, which does not depend on the seed.
     """
     mode: Mode = "think"
-    """The mode of its problems."""
+    """The mode of the task's problems."""
     thinking_budget_tokens: int | None = None
-    """After this many tokens without an answer the model is told to give it; None: never. See `evals.tasks.modes`."""
+    """After this many tokens without an answer, the model is told to give it; None for no limit. See
+    `evals.tasks.modes`.
+    """
     environment: Environment | None = None
-    """Answers each turn of a completion; None: a completion is one turn."""
+    """Replies to each turn of a completion; None if a completion is a single turn."""
     grades_all_turns: bool = False
-    """The verdict is on all turns of a completion, not on the last one."""
+    """True if the verdict covers all turns of a completion, instead of the last one."""
     modules: tuple[UserModule, ...] = ()
-    """Modules of the user whose code makes the problems or answers the model, apart from the task's own plug-in."""
+    """The user's modules whose code makes the problems or replies to the model, apart from the task's own plug-in."""
 
     def graded_text(self, text: str, turns: Sequence[Turn]) -> str:
         """Return the part of a completion that is graded.
 
-        It is the last turn or, if the task grades all turns, a JSON list of them. A completion without turns counts as
-        one turn.
+        This is the last turn or, if the task grades all turns, a JSON list of the turns. A completion without recorded
+        turns counts as one turn.
         """
         if not self.grades_all_turns:
             return last_turn(text, turns)
@@ -193,7 +194,7 @@ class Task:
     def require_known_names(self) -> None:
         """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.
 
-        The constructor does not check this: a plug-in may provide a task together with its grader.
+        The constructor does not check this, because a plug-in may provide a task together with its grader.
         """
         get_template(self.template)
         if self.grader is not None:
@@ -210,7 +211,7 @@ class Task:
         )
 
     def split(self, name: str) -> SplitSource:
-        """Return the source of a split. Raises EvalError if there is none of that name."""
+        """Return the source of a split. Raises EvalError if the task does not have the split."""
         if name not in self.splits:
             raise EvalError(
                 "evals.unknown_split",
@@ -222,24 +223,24 @@ class Task:
         return self.splits[name]
 
     def n_evaluated(self, wanted: int | None) -> int | None:
-        """Return how many problems an evaluation takes: `wanted`, or all if that is None, but no more than `count`.
+        """Return how many problems an evaluation uses: `wanted` or, if that is None, all; at most `count`.
 
-        `count` is the declared number of rows, so no data are read. None if it is not declared and `wanted` is None.
+        `count` is the declared number of rows, so no data are read. None if neither is known.
         """
         count: int | None = getattr(self.splits.get("test"), "count", None)
         return min((n for n in (wanted, count) if n is not None), default=None)
 
     def require_grader(self) -> str:
-        """Return the name of the grader. Raises EvalError for a task without one."""
+        """Return the name of the grader. Raises EvalError if the task has none."""
         if self.grader is None:
             raise EvalError("evals.task_without_grader", task=self.name)
         return self.grader
 
 
 def written_options(task: str, written: str) -> dict[str, str]:
-    """Return the options of a name such as `<task>?option=value&...` by name, as they are written after the `?`.
+    """Return the options written after the `?` of a name such as `<task>?option=value&...`, by name, as text.
 
-    Raises EvalError for one without a value, and for one that is given twice.
+    Raises EvalError for an option without a value, or one that is given twice.
     """
     found: dict[str, str] = {}
     for option in written.split("&") if written else []:
@@ -253,7 +254,7 @@ def written_options(task: str, written: str) -> dict[str, str]:
 
 
 def with_options(task: str, options: Mapping[str, object]) -> str:
-    """Return the name of a task with these options, sorted. Values are JSON, texts as they are."""
+    """Return the name of a task with these options, sorted. Strings are written unchanged, other values as JSON."""
     written = [
         f"{name}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
         for name, value in sorted(options.items())
@@ -266,11 +267,11 @@ class TaskFamily:
     """The tasks of another package, each named by a prefix and its own name."""
 
     prefix: str
-    """With the colon, e.g. `verifiers:`."""
+    """Including the colon, e.g. `verifiers:`."""
     form: str
-    """The form of a task's name, e.g. `verifiers:<taskset>[?option=value&...]`."""
+    """The syntax of a task's name, e.g. `verifiers:<taskset>[?option=value&...]`."""
     summary: str
     load: Callable[[str], Task]
-    """(the whole name) -> the task. Raises EvalError."""
+    """(name including the prefix) -> the task. Raises EvalError."""
     run_itself: Callable[..., LmEvalResult] | None = None
-    """Runs such tasks in the other package's way, for `bench eval`; see `evals.shelves.lm_eval.adapter.run_lm_eval`."""
+    """Runs the tasks in their package's own way, for `bench eval`; see `evals.shelves.lm_eval.adapter.run_lm_eval`."""

@@ -1,6 +1,6 @@
 """The sums of `arithmetic`, with a calculator.
 
-A turn that ends with `=` is a call, e.g. `3+5+9=`: the environment answers with the value of the expression. A turn
+A turn that ends with `=` is a call, e.g. `3+5+9=`, and the environment replies with the value of the expression. A turn
 with `#` gives the answer and ends the conversation.
 """
 
@@ -15,18 +15,18 @@ from evals.tasks.base import Environment, Generated, Problem, Task
 from evals.tasks.environment import Reply
 
 MAX_CALL_CHARS = 100
-"""A longer call is not computed: a model's text must not cost a process its time."""
+"""A longer call is not computed, because a model's text must not take up a process's time."""
 NO_VALUE = "wait"
 """The reply to a turn that is neither a call nor an answer."""
 _CALL = re.compile(r"(\d+(?:[+*-]\d+)*)=$")
 
 
 def value_of(text: str) -> int | None:
-    """Return the value of the expression before the `=` at the end of a text; None if there is none.
+    """Return the value of the expression before the `=` at the end of a text, or None if there is none.
 
-    It has whole numbers with + - *, where * binds first.
+    An expression has whole numbers with + - *, where * binds first.
     """
-    # One character more than the limit, so that a longer call is found and refused instead of being cut to a valid one.
+    # Read one character beyond the limit, so that a longer call is refused instead of being cut to a valid one.
     found = _CALL.search(text.rstrip()[-MAX_CALL_CHARS - 1 :])
     if found is None or len(found[0]) > MAX_CALL_CHARS:
         return None
@@ -40,7 +40,7 @@ def value_of(text: str) -> int | None:
 
 
 def reply(problem: Problem, said: Sequence[str]) -> Reply:
-    """Return the calculator's reply; it has no reward."""
+    """Return the calculator's reply, which has no reward."""
     if "#" in said[-1]:
         return Reply("", done=True)
     value = value_of(said[-1])

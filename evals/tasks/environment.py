@@ -1,4 +1,4 @@
-"""The turns of a completion that an environment answers (see `evals.tasks.base.Environment`): replies and records."""
+"""Turns of a completion to which an environment replies (see `evals.tasks.base.Environment`): replies and records."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from evals.errors import EvalError
 
 @dataclass(frozen=True)
 class Reply:
-    """The environment's answer to a turn.
-
-    Raises EvalError for a reward that is not finite.
-    """
+    """The environment's reply to a turn. Raises EvalError for a reward that is not finite."""
 
     text: str
-    """The model reads it before its next turn."""
+    """What the model reads before its next turn."""
     done: bool = False
-    """The conversation ends, and nobody reads the text."""
+    """True if the conversation ends, so that the text is not read."""
     reward: float = 0.0
     """The reward of this turn, which the reward part `turns` uses."""
 
@@ -32,29 +29,30 @@ class Reply:
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn of a completion, as records keep it."""
+    """A turn of a completion, as it is recorded."""
 
     end_chars: int
-    """The length of what the model had written by its end, without the environment's words."""
+    """The number of characters that the model had written by the end of the turn, not counting the environment's words.
+    """
     end_tokens: int
-    """The same length in tokens."""
+    """The same position in tokens."""
     reply: str = ""
-    """Empty if the turn was truncated, because the environment does not see such a turn."""
+    """The environment's reply; "" if the turn was truncated, because the environment does not see truncated turns."""
     reward: float = 0.0
     """The reward of the turn."""
 
 
 class Interjection(NamedTuple):
-    """The environment's words between two turns, as a model reads them."""
+    """The environment's words between two turns, as the model reads them."""
 
     after_tokens: int
-    """The number of the completion's own tokens that precede it; at least one follows it."""
+    """The number of the completion's own tokens that precede them; at least one follows."""
     tokens: Sequence[int]
-    """Token ids, with those that frame a turn of a chat."""
+    """Token ids, including those that frame a chat turn."""
 
 
 def last_turn(text: str, turns: Sequence[Turn]) -> str:
-    """Return the part of a completion that is graded: its last turn, or all of it if there are no turns."""
+    """Return the last turn of a completion, which is what is graded; all of it if there are fewer than two turns."""
     return text if len(turns) < 2 else text[turns[-2].end_chars :]
 
 
@@ -63,5 +61,5 @@ def turns_as_json(turns: Sequence[Turn]) -> str:
 
 
 def turns_from_json(recorded: str) -> list[Turn]:
-    """Read turns from a record. Raises ValueError or TypeError for anything but the output of `turns_as_json`."""
+    """Read turns from a record. Raises ValueError or TypeError for anything that `turns_as_json` did not write."""
     return [Turn(**turn) for turn in json.loads(recorded)]

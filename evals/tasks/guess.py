@@ -1,11 +1,11 @@
 """Guess a number: the smallest task in which a second turn can be better than the first.
 
-A prompt is `23,31=`: the number is one of 23 to 31. A turn ends with a guess after `#`. The environment answers `+` if
-the number is larger, `w` if it is lower, `=` if the guess is right, and `wait` if it finds no guess; the built-in model
-has no other characters for it. A completion is right if the guess of its last turn is the number.
+A prompt is `23,31=`: the number is between 23 and 31. A turn ends with a guess after `#`. The environment replies `+`
+if the number is larger, `w` if it is lower, `=` if the guess is right, and `wait` if it finds no guess; the built-in
+model has no other characters for these. A completion is correct if the guess of its last turn is the number.
 
 Halving the range finds one of 15 numbers in four turns. The solutions, which a cold start can show, guess at random
-among the numbers that the replies leave. The starting model is therefore sensible and can improve.
+among the numbers that the replies leave. So the starting model is sensible but can improve.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from evals.tasks.environment import Reply
 
 SMALLEST, LARGEST = 1, 99
 MIN_NUMBERS, MAX_NUMBERS = 5, 15
-"""The size of a range."""
+"""The bounds on the size of a range."""
 TRAIN_PROBLEMS, TEST_PROBLEMS = 6144, 256
 _NUMBER = re.compile(r"\d{1,6}")
 HIGHER, LOWER, FOUND, UNREADABLE = "+", "w", "=", "wait"
 
 
 def guess_in(text: str) -> int | None:
-    """Return the number after the last `#` of a turn; None if anything but a number follows it."""
+    """Return the number after the last `#` of a turn, or None if anything but a number follows it."""
     _, mark, guess = text.rpartition("#")
     return int(guess) if mark and _NUMBER.fullmatch(guess) else None
 
 
 def narrowed(numbers: range, guess: int | None, hidden: int) -> range:
-    """Return the numbers of a range that the reply to a guess leaves."""
+    """Return the numbers of a range that remain possible after the reply to a guess."""
     if guess is None or guess not in numbers:
         return numbers
     if guess == hidden:
@@ -45,13 +45,13 @@ def narrowed(numbers: range, guess: int | None, hidden: int) -> range:
 def reply(problem: Problem, said: Sequence[str]) -> Reply:
     """Return the environment's reply to the last turn, with its reward.
 
-    The reward is the share of the missing information that the guess brought: log(before / after) / log(at first), with
-    counts of the possible numbers. It adds up to 1 over a completion that knows the number, and never to more, however
-    many turns it takes.
+    The reward is the share of the missing information that the guess provides: log(before / after) / log(at first),
+    with counts of the possible numbers. It adds up to 1 once the number is known, and never to more, however many turns
+    it takes.
     """
     numbers, hidden = numbers_of(problem), int(problem.answer)
     at_first = len(numbers)
-    # There is no state: the range follows from the earlier turns.
+    # There is no state: recompute the range from the earlier turns.
     for text in said[:-1]:
         numbers = narrowed(numbers, guess_in(text), hidden)
     guess = guess_in(said[-1])
@@ -64,13 +64,13 @@ def reply(problem: Problem, said: Sequence[str]) -> Reply:
 
 
 def numbers_of(problem: Problem) -> range:
-    """Return the numbers that the problem allows."""
+    """Return the range of numbers that a problem allows."""
     first, last = map(int, problem.problem.rstrip("=").split(","))
     return range(first, last + 1)
 
 
 def _draw_range(rng: random.Random, split: str) -> range:
-    """Draw a range of a split. A hash assigns every range to one split: splits never overlap."""
+    """Draw a range of a split. A hash assigns every range to one split, so splits never overlap."""
     while True:
         count = MIN_NUMBERS + int(rng.random() * (MAX_NUMBERS - MIN_NUMBERS + 1))
         first = SMALLEST + int(rng.random() * (LARGEST - SMALLEST - count + 2))
@@ -80,7 +80,7 @@ def _draw_range(rng: random.Random, split: str) -> range:
 
 
 def _random_guesses(numbers: range, hidden: int, rng: random.Random) -> str:
-    """Write turns, one a line, each of which guesses one of the numbers that are left."""
+    """Write turns, one per line, each guessing one of the numbers that remain possible."""
     turns = []
     while True:
         guess = numbers[int(rng.random() * len(numbers))]

@@ -1,11 +1,11 @@
-"""Tasks in one mode of thinking, or under a budget of it.
+"""Tasks in one mode of thinking, or with a thinking budget.
 
     direct:arithmetic     the prompt requests the answer at once
-    think8:arithmetic     thinking is cut after 8 tokens, and the answer must follow
+    think8:arithmetic     thinking is stopped after 8 tokens, and the answer must follow
 
-They are for evaluation. The problems are those of the task's test split, with the same ids, so a sample has the same
-noise in both modes. The prompt template defines the text that requests a mode, and the end of thinking. A task by its
-own name requests thinking, without a budget.
+They are for evaluation only. The problems are those of the task's test split, with the same ids, so a sample has the
+same noise in both modes. The prompt template defines the text that requests a mode, and the end of thinking. A task
+without a prefix requests thinking, without a budget.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from evals.tasks.rows import LoadedRows
 
 
 def in_mode(task: Task, prefix: str, written_budget: str | None) -> Task:
-    """Return the task of `direct:<task>` or `think<N>:<task>`, whose name begins with `prefix`.
+    """Return the task named `direct:<task>` or `think<N>:<task>`. prefix: the part before the task's own name.
 
-    Raises EvalError for a budget of 0, for a task whose prompts are its own, and for a budget on several turns.
+    Raises EvalError for a budget of 0, a task whose prompts are its own, or a budget for a task with several turns.
     """
     name = f"{prefix}{task.name}"
     if task.asks_itself or task.gives_choices:
@@ -44,7 +44,7 @@ def in_mode(task: Task, prefix: str, written_budget: str | None) -> Task:
 
 @dataclass(frozen=True)
 class _InMode:
-    """The problems of a split in one mode."""
+    """The problems of a split, in one mode."""
 
     source: SplitSource
     prefix: str
@@ -56,12 +56,12 @@ class _InMode:
 
     @property
     def count(self) -> int | None:
-        """The number of problems, if it is known without data."""
+        """The number of problems, or None if it is not known without reading data."""
         return getattr(self.source, "count", None)
 
     def load(self) -> Sequence[Problem]:
-        """Return the problems with this mode."""
+        """Return the problems, set to this mode."""
         rows = self.source.load()
         asked = tuple(replace(problem, mode=self.mode) for problem in rows)
-        # Rows keep their origin and the outcome of the check against the pinned digest.
+        # Loaded rows keep their origin and the result of the check against the pinned digest.
         return replace(rows, problems=asked) if isinstance(rows, LoadedRows) else asked

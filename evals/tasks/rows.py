@@ -25,10 +25,10 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield (location, row) for each line that is not blank. The location is the file and the line, for messages.
+    """Yield (location, row) for each line that is not blank. The location names file and line, for messages.
 
-    `datasets` is not used: it gives no line numbers and requires one type in each column. Raises EvalError at a line
-    that is not a JSON object.
+    `datasets` is not used, because it gives no line numbers and requires one type per column. Raises EvalError at a
+    line that is not a JSON object.
     """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -67,14 +67,14 @@ class Fields(Settings):
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A JSONL file in `folder`, or in $BENCH_DATA if that is None."""
+    """A JSONL file in `folder`, or in $BENCH_DATA if `folder` is None."""
 
     file: str
     folder: Path | None = None
     fields: Fields = field(default_factory=Fields)
 
     def path(self) -> Path | None:
-        """Return the expected path of the file; None if no folder is known."""
+        """Return the expected path of the file, or None if no folder is known."""
         folder = self.folder or os.environ.get(DATA_FOLDER_VARIABLE)
         return Path(folder) / self.file if folder else None
 
@@ -94,28 +94,28 @@ class HubDataset(Settings):
 
 @dataclass(frozen=True)
 class LoadedRows(Sequence[Problem]):
-    """The problems of a split, and their origin."""
+    """The problems of a split, with their origin."""
 
     problems: tuple[Problem, ...]
     origin: str
-    """The file's path or the hub's address."""
+    """The path of the file, or the address on the hub."""
     digest: str
     """The digest of the rows as loaded (see `rows_digest`)."""
     matches_pin: bool | None
-    """True if that is the pinned digest; None if none is pinned.
+    """Whether `digest` equals the pinned digest; None if none is pinned.
 
-    It can be False only for rows of the source that the digest was not made from; say so wherever results are
-    shown.
+    It can be False only for rows of the other source, from which the pinned digest was not made. Show `warning`
+    wherever such results are shown.
     """
 
     @property
     def account(self) -> dict[str, Any]:
-        """The description of the rows in a record, besides their number."""
+        """What records state about the rows, in addition to their number."""
         return {"origin": self.origin, "digest": self.digest, "matches_pin": self.matches_pin}
 
     @property
     def warning(self) -> str | None:
-        """The warning to show next to scores; None if there is none."""
+        """The warning to show next to scores, or None."""
         if self.matches_pin is not False:
             return None
         return (
@@ -136,25 +136,25 @@ class LoadedRows(Sequence[Problem]):
 
 @dataclass(frozen=True)
 class TaskRows:
-    """A split that is a file, a data set on the hub, or both; of both, the file is read if it exists.
+    """A split from a file, a data set on the hub, or both. If both are given, the file is read if it exists.
 
-    Raises EvalError if neither source is given, or a hub data set is pinned by neither digest nor revision.
+    Raises EvalError if neither source is given, or if a hub data set is pinned by neither digest nor revision.
     """
 
     name: str
-    """Prefix of the ids of numbered rows, `<name>-00000`."""
+    """The prefix of ids for rows without an id: `<name>-00000`."""
     local: LocalFile | None = None
     hub: HubDataset | None = None
     count: int | None = None
-    """The number of rows, always checked, or None."""
+    """The expected number of rows; None if it is not checked."""
     digest: str | None = None
-    """`rows_digest` of the content, or None."""
+    """The pinned `rows_digest` of the content, or None."""
     digest_of: Literal["file", "hub"] = "file"
-    """The source that the digest was made from. Rows from there must have it; rows from the other are compared with
-    it, and `LoadedRows.matches_pin` keeps the outcome.
+    """The source that the digest was made from. Rows from this source must match it. For rows from the other source,
+    `LoadedRows.matches_pin` records whether they do.
     """
     grader: str | None = "exact"
-    """The task's; an answer that it cannot compare with is an error. None: rows need no answers."""
+    """The task's grader. An answer that it cannot compare with is an error. None if rows need no answers."""
 
     def __post_init__(self) -> None:
         if self.local is None and self.hub is None:
@@ -164,7 +164,7 @@ class TaskRows:
 
     @property
     def fingerprint(self) -> str:
-        """Known without data if a digest or a revision is pinned; else the digest of the local file as it is now."""
+        """The pinned digest or hub revision, known without data; if none is pinned, the digest of the current file."""
         if self.digest is not None:
             return f"rows:{self.digest}"
         if self.hub is not None:
@@ -174,8 +174,8 @@ class TaskRows:
     def load(self) -> LoadedRows:
         """Return the problems in the source's order.
 
-        Raises DataMissingError if there is neither file nor hub. Raises EvalError if a row is malformed, if the grader
-        cannot compare with its answer, if an id repeats, or if count or digest differ from the pinned ones.
+        Raises DataMissingError if neither source is available. Raises EvalError if a row is malformed, the grader
+        cannot compare with an answer, an id repeats, or the number of rows or the digest differs from the pinned one.
         """
         path = self.local.path() if self.local else None
         if self.local and path and path.is_file():
@@ -212,7 +212,7 @@ class TaskRows:
             raise DataMissingError("evals.hub_rows_not_loaded", lookup=self._missing(), error=error) from error
 
     def _missing(self) -> str:
-        """Return the message on what was looked up, where, and the remedy."""
+        """Return a message that says what was looked up, where, and how to provide it."""
         looked, remedies = [], []
         if self.local:
             path = self.local.path()
@@ -229,7 +229,7 @@ class TaskRows:
         return f"no problems for {self.name}: looked for {' and '.join(looked)}; {', or '.join(remedies)}."
 
     def _check_rows(self, problems: Sequence[Problem], origin: str) -> None:
-        """Raise EvalError for no rows, another number than declared, or a repeated id."""
+        """Raise EvalError if there are no rows, another number than declared, or a repeated id."""
         if not problems:
             raise EvalError("evals.source_without_rows", origin=origin)
         if self.count is not None and len(problems) != self.count:
@@ -244,9 +244,9 @@ class TaskRows:
 
 
 def rows_digest(problems: Sequence[Problem]) -> str:
-    """Return `sha256:<hex>` of the (problem, answer) pairs in order.
+    """Return `sha256:<hex>` of the (problem, answer) pairs, in order.
 
-    Ids, solutions and the file's layout do not count.
+    The digest ignores ids, solutions and the layout of the file.
     """
     digest = hashlib.sha256()
     for problem in problems:
@@ -262,7 +262,7 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
         _, mark, answer = answer.rpartition(fields.answer_after)
         if not mark:
             raise EvalError("evals.answer_mark_missing", where=where, field=fields.answer, mark=fields.answer_after)
-        # Thousands separators: GSM8K writes `1,000`.
+        # Remove thousands separators: GSM8K writes `1,000`.
         answer = re.sub(r"(?<=\d),(?=\d)", "", answer)
     difficulty = row.get(fields.difficulty)
     return Problem(
@@ -275,7 +275,7 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
 
 
 def _with_reference(row: Row, where: str, column: str, grader: Grader) -> Row:
-    """Return the row with the reference that the grader finds in columns of its own, if it has any, as its answer."""
+    """Return the row with its answer replaced by the reference from the grader's own columns, if it has any."""
     try:
         reference = grader.reference_in(row)
     except EvalError as error:

@@ -1,4 +1,4 @@
-"""Curves: thin lines for seeds, a thick mean, a t band; a few arms are overlaid, many have panels below an overview."""
+"""Curves: thin lines for seeds, a thick mean, a t band. A few arms are overlaid; many get a panel each."""
 
 from __future__ import annotations
 
@@ -36,22 +36,19 @@ if TYPE_CHECKING:
 
 MAX_OVERLAID_ARMS = 4
 LOG_SCALE_RATIO = 8
-"""An axis of budgets is logarithmic from this ratio of the largest to the smallest."""
+"""An axis of budgets is logarithmic if the largest is at least this many times the smallest."""
 PANEL_CHARACTERS = 38
 OVERVIEW_IN, OVERVIEW_GAP_IN = 2.6, 0.75
-"""The height of the panel with the means of all arms, and the gap between it and the panels of single arms."""
-# Markers tell arms apart without colour; more than these on a curve hide it.
+"""The height of the overview panel, and the gap between it and the panels of the arms."""
+# Markers distinguish arms without colour. More than this many on a curve would hide it.
 MARKERS_PER_CURVE = 10
-# Two points for each stretch are about one point for every few pixels of half a figure. A line of this width fills the
-# gaps between them.
+# Two points for each stretch are about one point for every few pixels in half the width of a figure. The line's width
+# covers the gaps.
 DRAWN_STRETCHES = 60
 
 
 def draw_step_field(analysis: Analysis, field: str, ylabel: str, what: str) -> Drawing | None:
-    """Draw a field of steps.jsonl over training; None if no cell recorded it.
-
-    what: the beginning of the caption.
-    """
+    """Draw a field of steps.jsonl over training; None if no cell recorded it. what: the beginning of the caption."""
     curves = step_curves(analysis, field)
     return draw_training(analysis, curves, field, ylabel, what) if curves else None
 
@@ -59,11 +56,12 @@ def draw_step_field(analysis: Analysis, field: str, ylabel: str, what: str) -> D
 def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel: str, what: str) -> Drawing:
     """Draw curves over training.
 
-    name: the column of y in the data. what: the beginning of the caption.
+    name: the column of y in the data.
+    what: the beginning of the caption.
     """
     axis = training_axis(analysis)
     rows = curve_rows(curves, axis.field, name)
-    # A figure of one flat line would show no more than this sentence.
+    # If every point has the same value, a sentence says as much as a figure.
     if (value := only_value(curves)) is not None:
         caption = said("reports.every_arm_all_along", what=what, value=number(value))
         return Drawing(new_figure(1.0), caption, rows, in_words=True)
@@ -72,7 +70,7 @@ def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel
 
 
 def only_value(curves: Sequence[Curve]) -> float | None:
-    """Return the value of every point of every seed; None if there are several.
+    """Return the value of all points of all seeds; None if there are several values.
 
     A sentence can say this value as well as a figure.
     """
@@ -89,10 +87,11 @@ def draw_curves(
     base_model: Line | None = None,
     set_up: Callable[[Axes], None] | None = None,
 ) -> Figure:
-    """Draw up to four arms overlaid; more arms have a panel each, below one with the means of all.
+    """Draw up to four arms overlaid. More arms have a panel each, below an overview of all means.
 
-    Each panel shows the mean of the baseline as well. base_model: a line of the model before training. set_up: prepares
-    the axes of each panel; by default x counts tokens or steps from 0.
+    In the panels, the baseline's mean is shown for comparison.
+    base_model: the line of the model before training, if known.
+    set_up: prepares the axes of each panel; by default x counts tokens or steps from 0.
     """
     set_up = set_up or count_from_zero
     if len(curves) > MAX_OVERLAID_ARMS:
@@ -102,7 +101,7 @@ def draw_curves(
     axes = figure.subplots()
     for curve in curves:
         draw_seeds_and_band(axes, curve, styles[curve.arm])
-    # Means come last, so that no band or seed of another arm covers one.
+    # Draw means last, so that no other arm's band or seeds cover them.
     handles = [draw_mean(axes, curve, styles[curve.arm], arm_label(curve.arm, curve.n)) for curve in curves]
     handles += _draw_base_model(axes, base_model)
     set_up(axes)
@@ -124,15 +123,15 @@ def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> Rows:
 
 
 def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
-    """Return the part of a caption on the seeds and bands of curves, see `describe_seeds`."""
+    """Return the part of a caption that describes the seeds and bands of curves."""
     return describe_seeds([curve.n for curve in curves], alpha)
 
 
 def describe_seeds(counts: Collection[int], alpha: float, spread: str = "band") -> str:
-    """Return the part of a caption on the number of seeds per arm and the level of bands, or bars.
+    """Return the part of a caption that states the number of seeds per arm and the level of the intervals.
 
-    Their construction is the same for all figures, so a page explains it once. spread: what the figure calls the
-    interval.
+    How the intervals are computed is the same for all figures, so a page explains it once.
+    spread: the figure's name for an interval, `band` or `bar`.
     """
     if max(counts) == 1:
         return said("reports.one_seed_per_arm", spread=spread)
@@ -185,7 +184,7 @@ def _panels(
                 reference.grid, reference.mean, color=styles[baseline].color, linewidth=0.9, label=legend[0]
             )
         handles += _draw_base_model(axes, base_model)
-        # In its own panel, the thin line of the baseline stands for its mean.
+        # In the baseline's own panel, the thin line already shows its mean.
         if curve is not reference:
             draw_mean(axes, curve, styles[curve.arm], "")
         mark(axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left"), curve.arm, "name")
@@ -201,12 +200,12 @@ def _panels(
 
 
 def panel_columns() -> int:
-    """Return how many panels of arms stand side by side."""
+    """Return how many panels are placed side by side."""
     return 1 if is_narrow() else 2
 
 
 def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -> str:
-    """Return the name and the number of seeds, on two lines if one would be longer than `characters`."""
+    """Return an arm's name and number of seeds, on two lines if one would exceed `characters`."""
     name, n = short_name(arm), f"(n = {seeds})"
     return f"{name} {n}" if len(f"{name} {n}") <= characters else f"{name}\n{n}"
 
@@ -214,16 +213,16 @@ def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -
 def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle, stretches: int = DRAWN_STRETCHES) -> None:
     """Draw a thin line for each seed, and the band if the curve has one.
 
-    Draws nothing for a single seed, which is its own mean. stretches: the resolution of long lines, see `extremes`.
+    A single seed is its own mean, so nothing is drawn then. stretches: the resolution of long lines, see `extremes`.
     """
     if curve.n == 1:
         return
     if np.isfinite(curve.low).any():
-        # The band is thinned where the mean is, so that both have the same corners.
+        # Thin out the band at the same points as the mean, so that both have the same corners.
         kept = extremes(curve.mean, stretches)
         x, low, high = curve.grid[kept], curve.low[kept], curve.high[kept]
         mark(axes.fill_between(x, low, high, color=style.color, alpha=0.14, linewidth=0), curve.arm, "interval")
-    # One line with gaps is drawn several times as fast as a collection of lines.
+    # One line with gaps is several times as fast to draw as a collection of lines.
     gap = np.full((1, 2), np.nan)
     seeds = [np.column_stack([line.x, line.y])[extremes(line.y, stretches)] for line in curve.lines]
     x, y = np.concatenate([part for seed in seeds for part in (seed, gap)]).T
@@ -255,14 +254,14 @@ def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str, stretches: 
 def extremes(y: FloatArray, stretches: int) -> npt.NDArray[np.intp]:
     """Return the indices of the points of y [n] to draw.
 
-    They are all points of a short line. Of a long line they are its ends, and the lowest and the highest point of each
-    of `stretches` parts. At the size of a figure this looks the same, and it keeps the page small enough to open.
+    A short line keeps all its points. A long one keeps its ends, and the lowest and highest point of each of
+    `stretches` equal parts. This looks the same at the size of a figure, and keeps the page small enough to open.
     """
     n = len(y)
     if n <= 2 * stretches:
         return np.arange(n)
     length = -(-n // stretches)
-    # The end is filled with the last value. Indices there may exceed n - 1, hence the minimum below.
+    # Pad with the last value. Indices into the padding may exceed n - 1, hence the minimum below.
     padded = np.pad(y, (0, length * stretches - n), mode="edge").reshape(stretches, length)
     starts = length * np.arange(stretches)
     ends = np.array([0, n - 1])
@@ -286,21 +285,21 @@ def _draw_base_model(axes: Axes, base_model: Line | None) -> list[Line2D]:
 
 
 def count_from_zero(axes: Axes) -> None:
-    """Prepare axes whose x counts tokens or steps."""
+    """Set up axes whose x counts tokens or steps."""
     axes.locator_params(axis="x", integer=True)
     axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
     axes.set_xlim(left=0)
 
 
 def log2_scale(axes: Axes, ticks: Sequence[int]) -> None:
-    """Show x on a logarithmic scale with these ticks alone."""
+    """Make x logarithmic, with ticks at these values only."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks])
     axes.minorticks_off()
 
 
 def budget_scale(axes: Axes, budgets: Sequence[int]) -> None:
-    """Show x as these thinking budgets, in ascending order; on a linear axis unless small budgets would overlap."""
+    """Put ticks at these ascending thinking budgets; x is linear unless small budgets would overlap."""
     if budgets[-1] >= LOG_SCALE_RATIO * budgets[0]:
         log2_scale(axes, budgets)
     else:
@@ -308,7 +307,7 @@ def budget_scale(axes: Axes, budgets: Sequence[int]) -> None:
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
-    """Add a legend below a figure that matplotlib lays out."""
+    """Add a legend below a figure that uses matplotlib's layout engine."""
     legend = figure.legend(
         handles=list(handles),
         loc="outside lower center",

@@ -1,4 +1,4 @@
-"""A grid of panels for several quantities of many arms: a row for each arm, a column for each quantity."""
+"""A grid of panels: a row for each arm, a column for each quantity."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-# The distance from the top of a panel to the heading of its column. The title with the arm's name lies between.
+# The distance from the top of a panel to its column's heading. The title with the arm's name is in between.
 HEADING_OFFSET_POINTS = 21
-# The resolution of long lines (see `extremes`) in a third of the width of a figure.
+# The resolution of long lines (see `extremes`) in a panel that is a third of a figure wide.
 STRETCHES = 30
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A field and the name of its line; "" if its column has only one."""
+    """A field and the name of its line. The name is "" if the column has a single line."""
 
     field: str
     label: str = ""
@@ -52,13 +52,13 @@ class Column:
     dotted: Trace | None = None
     """A second line in the same panels."""
     reference: float | None = None
-    """A grey line at this y."""
+    """The y of a grey reference line."""
     own_scale: bool = False
-    """Each arm has its own y axis, because their numbers do not compare."""
+    """True if each arm has its own y axis, because its numbers are not comparable with other arms'."""
     as_percent: bool = False
-    """y is a fraction."""
+    """True if y is a fraction, to be shown in percent."""
     limits: tuple[float, float] | None = None
-    """The ends of the y axis."""
+    """The lower and upper end of the y axis."""
 
     @property
     def traces(self) -> list[Trace]:
@@ -72,11 +72,11 @@ class Column:
 
 
 ByField = Mapping[str, Mapping[str, Curve]]
-"""The curve of each field and each arm that recorded it."""
+"""Maps each field to the curves of the arms that recorded it."""
 
 
 def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> Drawing | None:
-    """Draw fields of steps.jsonl over training; None if no cell recorded any.
+    """Draw fields of steps.jsonl over training; None if no cell recorded any of them.
 
     what: the beginning of the caption.
     """
@@ -98,18 +98,18 @@ def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> 
 
 
 def along_training(axes: Axes) -> None:
-    """Prepare the x axis of a panel that counts tokens or steps."""
+    """Set up the x axis of a panel to count tokens or steps."""
     axes.locator_params(axis="x", nbins=4)
     count_from_zero(axes)
 
 
 def _in_words(column: Column, by_field: ByField) -> str:
-    """Return a sentence for a quantity that is the same in every arm all along; "" for any other.
+    """Return a sentence for a quantity that has one value in all arms throughout; "" for any other quantity.
 
     It says as much as panels of flat lines would.
     """
     values = {trace.label: only_value([*by_field[trace.field].values()]) for trace in column.traces}
-    # A field that nobody recorded has no value either, so a quantity that is missing is never said in words.
+    # A field that no cell recorded has no value either, so a missing quantity never becomes a sentence.
     known = {label: value for label, value in values.items() if value is not None}
     if len(known) < len(values):
         return ""
@@ -121,10 +121,9 @@ def _in_words(column: Column, by_field: ByField) -> str:
 def draw_grid(
     analysis: Analysis, columns: Sequence[Column], by_field: ByField, xlabel: str, set_up: Callable[[Axes], None]
 ) -> Figure | None:
-    """Draw a row for each arm that has a curve and a column for each quantity that an arm has; None without any.
+    """Draw a row for each arm that has a curve, and a column for each quantity that an arm has; None if there is none.
 
-    The panels of all arms but the baseline show the mean of the baseline as well. set_up: prepares the x axis of a
-    panel.
+    All arms' panels except the baseline's also show the baseline's mean. set_up: prepares the x axis of a panel.
     """
     sweep = analysis.sweep
     columns = [column for column in columns if any(by_field[trace.field] for trace in column.traces)]
@@ -147,13 +146,13 @@ def draw_grid(
         counts = [curves[arm].n for curves in by_field.values() if arm in curves]
         for axes in row if is_narrow() else row[:1]:
             mark(axes.set_title(arm_label(arm, max(counts)), loc="left"), arm, "name")
-    # Limits before labels: `hide_labels` replaces the ticks by lines at fixed places.
+    # Set limits before labels, because `hide_labels` replaces the ticks by lines at fixed positions.
     share_limits([axes for row in panels for axes in row], "x")
     for column, of_column in zip(columns, zip(*panels, strict=True), strict=True):
         if not column.own_scale:
             share_limits(of_column, "y")
         if column.as_percent:
-            for axes in of_column:  # a band may reach below 0, but a share cannot
+            for axes in of_column:  # A band may reach below 0, but a share cannot.
                 axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
     hide_labels((axes for row in panels[:-1] for axes in row), "x")
     for column, axes in zip(columns, panels[0], strict=True):
@@ -166,7 +165,7 @@ def draw_grid(
 
 
 def _panels(arms: int, quantities: int, room_in: float, legend: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
-    """Make the empty panels [arms][quantities], stacked on a narrow page."""
+    """Create the empty panels [arms][quantities], stacked on a narrow page."""
     if is_narrow():
         return stacked_panels(arms, quantities, room_in, legend)
     layout = Panels(arms, quantities, height=1.05, column_gap=0.52, row_gap=0.3, left=0.55, top=room_in)
@@ -176,9 +175,9 @@ def _panels(arms: int, quantities: int, room_in: float, legend: Sequence[str]) -
 def stacked_panels(
     arms: int, quantities: int, room_in: float, legend: Sequence[str]
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Make panels [arms][quantities] for a telephone: the columns stand one below another.
+    """Create panels [arms][quantities] for a phone, with the columns stacked on top of each other.
 
-    room_in: the room above each column for its heading, in inches.
+    room_in: the space above each column for its heading, in inches.
     """
     above = {arms * i: room_in for i in range(1, quantities)}
     layout = Panels(arms * quantities, 1, 0.9, column_gap=0.0, row_gap=0.34, left=0.55, top=room_in, above=above)
@@ -187,13 +186,13 @@ def stacked_panels(
 
 
 def describe_grid(analysis: Analysis, by_field: ByField) -> str:
-    """Return the part of a caption that explains the lines."""
+    """Return the part of a caption that describes the seeds and bands."""
     curves = [curve for by_arm in by_field.values() for curve in by_arm.values()]
     return describe_curves(curves, analysis.sweep.alpha)
 
 
 def grid_rows(by_field: ByField, x_name: str) -> Rows:
-    """Return a row for each arm, seed and x, with the fields side by side."""
+    """Return a row for each arm, seed and x, with a column for each field."""
     return Rows(lambda: _grid_rows(by_field, x_name))
 
 
@@ -204,7 +203,7 @@ def _grid_rows(by_field: ByField, x_name: str) -> Iterator[DataRow]:
             for line in curve.lines:
                 lines.setdefault((arm, line.seed), {})[field] = line
     for (arm, seed), of_cell in lines.items():
-        # Fields may be recorded at different steps, so a row lacks those that have no value at its x.
+        # Fields may be recorded at different steps, so a row lacks fields without a value at its x.
         rows: dict[float, DataRow] = {}
         for field, line in of_cell.items():
             for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
@@ -233,7 +232,7 @@ def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: 
 
 
 def _draw_baseline(axes: Axes, curve: Curve | None, label: str) -> list[Line2D]:
-    """Draw the mean of the baseline, thin and grey."""
+    """Draw the mean of the baseline as a thin grey line, and return its handle."""
     if curve is None:
         return []
     kept = extremes(curve.mean, STRETCHES)

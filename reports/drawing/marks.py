@@ -1,11 +1,11 @@
-"""The meaning of the parts of a figure, for a page's script.
+"""Labels that tell a page's script what each part of a figure shows.
 
-The script reads it from attributes of the SVG:
+The script reads them from attributes of the SVG:
 
     data-arm      the arm that a line, band, dot or name belongs to
     data-kind     `mean`, `seed`, `interval` (a band or a bar) or `name`
-    data-seeds    the seeds of a line or of dots, in the order in which they are drawn
-    data-axes     on the background of a panel: the ends and the names of its axes, as JSON
+    data-seeds    the seeds of a line or of dots, in drawing order
+    data-axes     on the background of a panel: the limits and names of its axes, as JSON
 
 Matplotlib's artists carry these attributes in their ids.
 """
@@ -28,15 +28,12 @@ _PREFIX = "mark?"
 
 
 def mark(artist: Artist, arm: str, kind: Kind, seeds: Sequence[int] = ()) -> None:
-    """Record in an artist's id what it shows.
-
-    seeds: those of the parts of a line with gaps, or of dots.
-    """
+    """Record in an artist's id what it shows. seeds: the seeds of the segments of a line with gaps, or of dots."""
     _carry(artist, {"arm": arm, "kind": kind, "seeds": " ".join(map(str, seeds))})
 
 
 def mark_legend(legend: Legend, handles: Sequence[Artist]) -> None:
-    """Mark the entries of a legend with the arms of their handles, if these are marked."""
+    """Mark the entries of a legend with the arms of their handles, if the handles are marked."""
     for handle, drawn, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
         arm = attributes_of(str(handle.get_gid() or "")).get("arm")
         if arm is not None:
@@ -46,15 +43,15 @@ def mark_legend(legend: Legend, handles: Sequence[Artist]) -> None:
 
 
 def name_axes(axes: Axes, x: str, y: str) -> None:
-    """Record the names of a panel's axes if their labels stand elsewhere."""
-    # The label of an Axes object is drawn nowhere, so it can carry the names until `mark_panels` reads them.
+    """Record the names of a panel's axes if the axes themselves have no labels."""
+    # Matplotlib never draws the label of an Axes object, so it can carry the names until `mark_panels` reads them.
     axes.set_label(json.dumps({"x": x, "y": y}))
 
 
 def mark_panels(figure: Figure) -> None:
-    """Write the ends and the names of all axes onto the backgrounds of their panels.
+    """Write the limits and names of all axes onto the backgrounds of their panels.
 
-    Call it after everything is drawn, when limits no longer change.
+    Call this after everything is drawn, when limits no longer change.
     """
     for axes in figure.axes:
         label = str(axes.get_label())
@@ -70,7 +67,7 @@ def mark_panels(figure: Figure) -> None:
 
 
 def attributes_of(gid: str) -> dict[str, str]:
-    """Return the attributes in the id of an artist; none if `mark` did not write the id."""
+    """Return the attributes in an artist's id; {} if `mark` did not write it."""
     return dict(parse_qsl(gid.removeprefix(_PREFIX))) if gid.startswith(_PREFIX) else {}
 
 

@@ -1,7 +1,7 @@
 """Many panels at fixed positions, in inches.
 
-A layout engine measures every text of every panel several times, which takes seconds for a figure of dozens of panels.
-Panels share limits without being linked, because linked axes look each other up all the time.
+A layout engine would measure every text of every panel several times, which takes seconds for a figure with dozens of
+panels. Panels have equal limits without being linked, because linked axes are slow: they look each other up constantly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 X_LABEL_IN = 0.27
-"""The distance of the x axis's label from the bottom of a panel; the labels of the ticks lie between."""
+"""The distance from the bottom of a panel to the x axis's label. The tick labels are in between."""
 PANEL_LEGEND_ROW_IN = 0.2
 HEADING_SIZE = 8.0
 
@@ -39,10 +39,10 @@ class Panels:
     right: float = 0.2
     bottom: float = 0.5
     above: Mapping[int, float] = field(default_factory=dict)
-    """Additional room above some rows, by row number."""
+    """Additional space above some rows, by row number."""
 
     def draw(self, legend: Sequence[str] = ()) -> tuple[Figure, list[list[Axes]]]:
-        """Make a figure with empty panels [rows][columns], and room below them for a legend of these labels."""
+        """Create a figure with empty panels [rows][columns], and space below them for a legend with these labels."""
         legend_rows = -(-len(legend) // legend_columns(legend)) if legend else 0
         bottom = self.bottom + PANEL_LEGEND_ROW_IN * legend_rows + (0.1 if legend else 0)
         total = self.top + self.rows * self.height + (self.rows - 1) * self.row_gap + bottom + sum(self.above.values())
@@ -54,9 +54,9 @@ class Panels:
             x = self.left + column * (width + self.column_gap)
             above = sum(room for below, room in self.above.items() if below <= row)
             y = total - self.top - above - row * (self.height + self.row_gap) - self.height
-            # Matplotlib counts from the lower left corner, in fractions of the figure.
+            # Matplotlib measures from the lower left corner, in fractions of the figure.
             axes = figure.add_axes((x / page, y / total, width / page, self.height / total))
-            # Otherwise matplotlib measures all ticks to place the labels, whenever a panel is drawn.
+            # Without fixed coordinates, matplotlib measures all ticks to place the labels whenever a panel is drawn.
             axes.xaxis.set_label_coords(0.5, -X_LABEL_IN / self.height)
             axes.yaxis.set_label_coords(0, 0.5)
             return axes
@@ -64,7 +64,7 @@ class Panels:
         return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
 
     def draw_some(self, number: int, legend: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-        """Make a figure like `draw`, with only the first `number` panels of the grid."""
+        """Create a figure like `draw`, but with only the first `number` panels of the grid."""
         figure, grid = self.draw(legend)
         panels = [panel for row in grid for panel in row]
         for panel in panels[number:]:
@@ -72,7 +72,7 @@ class Panels:
         return figure, panels[:number]
 
     def across_the_top(self, figure: Figure, top: float, height: float) -> Axes:
-        """Add axes over the whole width, in the room that the margin `top` of the panels leaves.
+        """Add axes across the full width, in the margin above the panels.
 
         top: the distance from the figure's upper edge, in inches.
         """
@@ -88,7 +88,7 @@ NARROW_TITLE_IN = 0.15
 def strip_panels(
     rows: int, *, columns: int = 1, height: float = 0.36, above: Mapping[int, float] | None = None
 ) -> Panels:
-    """Lay out a low panel for each arm, to be prepared by `as_strip`."""
+    """Lay out a low panel for each arm, to be set up by `as_strip`."""
     more = NARROW_TITLE_IN if is_narrow() else 0.0
     return Panels(
         rows,
@@ -104,13 +104,13 @@ def strip_panels(
 
 
 MEAN_Y, SEEDS_Y = 0.3, -0.5
-"""The heights in a strip, from -1 to 1, of a mean with its bar and of the seeds below it."""
+"""The heights, from -1 to 1, of a strip's mean with its bar, and of the seeds below it."""
 
 
 def as_strip(panel: Axes, name: str, numbers: str = "") -> None:
-    """Prepare the panel of one arm, in which y has no meaning.
+    """Set up the panel of one arm, in which y has no meaning.
 
-    Its texts stand above it, so that they never cover the data.
+    Its texts are above the panel, so that they never cover the data.
     """
     shown = short_name(name)
     title = panel.set_title(f"{shown}\n{numbers}" if is_narrow() and numbers else shown, loc="left")
@@ -125,13 +125,13 @@ def as_strip(panel: Axes, name: str, numbers: str = "") -> None:
 
 
 def write_above(panel: Axes, text: str, offset_points: float, *, bold: bool = False) -> None:
-    """Write a heading above a panel and its title: in bold, or smaller than other text."""
+    """Write a heading above a panel and its title, either bold or in a smaller font."""
     heading = panel.annotate(text, (0, 1), (0, offset_points), xycoords="axes fraction", textcoords="offset points")
     heading.set(fontweight="bold") if bold else heading.set(fontsize=HEADING_SIZE)
 
 
 def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
-    """Give all panels the limits that hold the data of all of them."""
+    """Give all panels the same limits, wide enough for the data of each."""
     limits = [panel.get_xlim() if axis == "x" else panel.get_ylim() for panel in panels]
     low, high = min(one[0] for one in limits), max(one[1] for one in limits)
     for panel in panels:
@@ -142,11 +142,11 @@ def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
 
 
 def hide_labels(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
-    """Hide an axis, except for its grid, if another panel has the same one. Set limits before.
+    """Hide an axis, except for its grid, because another panel shows the same axis. Call this after setting the limits.
 
-    Drawing an axis makes five artists for each tick, which is a third of the cost of a panel.
+    Drawing an axis creates five artists per tick, which is a third of the cost of a panel.
     """
-    # The lines that replace the grid look like it, and lie below the data as it does.
+    # These lines replace the grid: they have its look and also lie below the data.
     for panel in panels:
         own = panel.xaxis if axis == "x" else panel.yaxis
         low, high = sorted(own.get_view_interval())
@@ -160,7 +160,7 @@ def hide_labels(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
 
 
 def share_axes(panels: Sequence[Axes], columns: int) -> None:
-    """Give panels in rows of `columns` the same axes, with labels on the outer ones only."""
+    """Give panels in rows of `columns` the same axes, with labels only on the left and at the bottom."""
     share_limits(panels, "x")
     share_limits(panels, "y")
     hide_labels((panel for i, panel in enumerate(panels) if i % columns), "y")
@@ -168,7 +168,7 @@ def share_axes(panels: Sequence[Axes], columns: int) -> None:
 
 
 def legend_at_bottom(figure: Figure, handles: Sequence[Line2D | BarContainer]) -> None:
-    """Add a legend in the room that `Panels.draw` left for it."""
+    """Add a legend in the space that `Panels.draw` reserved for it."""
     figure.legend(
         handles=list(handles),
         loc="lower center",

@@ -1,4 +1,4 @@
-"""A drawing and its files, which are the same bytes every time."""
+"""A drawing and its files. The same drawing always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DataRow = dict[str, str | int | float]
 
 
 class Rows(Sequence[DataRow]):
-    """Rows that are made anew for each iteration.
+    """Rows that are generated anew on each iteration.
 
-    The rows of all steps of a thousand cells are many. A figure is drawn several times, and only one of its drawings
-    becomes a file of numbers.
+    All steps of a thousand cells make many rows. A figure is drawn several times, but only one of its drawings becomes
+    a data file, so the rows are not kept in memory.
     """
 
     def __init__(self, make: Callable[[], Iterable[DataRow]]) -> None:
@@ -57,7 +57,7 @@ class Drawing:
     caption: str
     rows: Sequence[DataRow]
     in_words: bool = False
-    """The caption says it all, and the figure is not shown."""
+    """True if the caption states everything, so that the figure is not shown."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class View:
 
     inline: str
     over: str = ""
-    """The quantity that x counts, if the figure can be drawn over several; "" otherwise."""
+    """What x counts, if the figure can be drawn over several quantities; otherwise ""."""
     narrow: bool = False
 
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """A figure as files, and as elements for a page. svg, png and views are empty if the caption says it all."""
+    """A figure as files and as elements for a page. If the caption states everything, svg, png and views are empty."""
 
     name: str
     title: str
@@ -80,7 +80,7 @@ class RenderedFigure:
     svg: str
     png: bytes
     csv: str
-    """The numbers shown."""
+    """The numbers shown in the figure."""
     views: list[View]
 
 
@@ -90,9 +90,10 @@ Draw = Callable[[], Drawing | None]
 def render_figure(
     name: str, title: str, draw: Draw, over: str = "", others: Mapping[str, Draw] | None = None
 ) -> RenderedFigure | None:
-    """Draw in the style of all figures, for a wide and for a narrow page; None if `draw` returns None.
+    """Draw in the common style, for a wide and for a narrow page; return None if `draw` returns None.
 
-    over: what x counts. others: functions that draw the same over something else, by what x counts then.
+    over: what x counts.
+    others: functions that draw the figure over other quantities, by the name of the quantity.
     """
     with _garbage_collected_afterwards():
         return _render(name, title, draw, over, others or {})
@@ -106,13 +107,13 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
         return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(list(drawing.rows)), [])
     from reports.drawing.svg import Sheet, draw_svg
 
-    # The rows are made once here, for the label and the file, and freed before the memory of the drawings is needed.
+    # Generate the rows once, for the label and the file, and free them before the drawings need the memory.
     rows = list(drawing.rows)
     label, sheet, csv = f"{title}. {describe_rows(rows)}", Sheet(), csv_text(rows)
     del rows
     first, caption = draw_svg(drawing.figure, sheet, name), drawing.caption
     document, pixels = first.document(label, sheet), png(drawing.figure)
-    del drawing  # before the next is drawn
+    del drawing  # Free it before the next drawing.
     views = []
     with drawn_narrow():
         narrow = _drawn_again(draw, sheet, f"{name}-narrow")
@@ -122,15 +123,15 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
         again = _drawn_again(draw_it, sheet, f"{name}-{number}")
         if again is not None:
             views.append(View(again.element(label), over_it))
-    # The first view carries the style sheet of all views, which has each style once.
+    # The first view carries the style sheet of all views, which contains each style once.
     views.insert(0, View(first.element(label, sheet.for_page(name)), over))
     return RenderedFigure(name, title, caption, document, pixels, csv, views)
 
 
 def _drawn_again(draw: Draw, sheet: Sheet, prefix: str) -> Picture | None:
-    """Draw another view and return its elements; None if there is no figure to show.
+    """Draw another view and return its elements, or None if there is no figure to show.
 
-    It shares the style sheet of the first view. prefix: keeps ids unique on a page.
+    The view shares the style sheet of the first one. prefix: keeps ids unique on a page.
     """
     from reports.drawing.svg import draw_svg
 
@@ -142,7 +143,7 @@ def _drawn_again(draw: Draw, sheet: Sheet, prefix: str) -> Picture | None:
 
 
 def _drawn(draw: Draw) -> Drawing | None:
-    """Draw within matplotlib's settings of all figures."""
+    """Draw with the matplotlib settings that all figures share."""
     import matplotlib as mpl
 
     with mpl.rc_context(RC):
@@ -152,7 +153,7 @@ def _drawn(draw: Draw) -> Drawing | None:
 def describe_rows(rows: Sequence[DataRow]) -> str:
     """Describe the numbers of a figure for readers who cannot see it.
 
-    The text has the number of rows, and for each arm the mean and the range of the last quantity.
+    The text states the number of rows, and each arm's mean and range of the last quantity.
     """
     numbers = [key for key, value in rows[-1].items() if isinstance(value, float)] if rows else []
     by_arm: dict[str, list[float]] = {}
@@ -170,13 +171,13 @@ def describe_rows(rows: Sequence[DataRow]) -> str:
 
 @contextmanager
 def _garbage_collected_afterwards() -> Iterator[None]:
-    """Disable garbage collection while a figure is drawn; collect before and after, and give the memory back.
+    """Disable garbage collection while a figure is drawn; collect before and after, and free the memory.
 
-    Otherwise Python would look through the figure's parts again and again, which takes a fifth of the time.
+    Otherwise Python would scan the figure's parts repeatedly, which takes a fifth of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
-    gc.collect(0)  # frees an earlier figure
+    gc.collect(0)  # Frees an earlier figure.
     try:
         yield
     finally:
@@ -187,7 +188,7 @@ def _garbage_collected_afterwards() -> Iterator[None]:
 
 
 def png(figure: Figure) -> bytes:
-    """Return the figure as a PNG on white, the same bytes for the same figure."""
+    """Return the figure as a PNG on white. The same figure gives the same bytes."""
     import matplotlib as mpl
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -199,7 +200,7 @@ def png(figure: Figure) -> bytes:
     canvas = FigureCanvasAgg(figure)
     with mpl.rc_context(RC):
         canvas.draw()
-    # Not by `print_png`, which keeps a channel of opacity, and writes matplotlib's version into the file.
+    # `print_png` would keep an alpha channel, and write matplotlib's version into the file.
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     image.save(written, "png", dpi=(PNG_DOTS_PER_INCH, PNG_DOTS_PER_INCH), compress_level=3)
     return written.getvalue()

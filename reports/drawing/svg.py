@@ -1,8 +1,8 @@
-"""Figures as SVG: matplotlib's output, made small enough for a page of dozens of figures.
+"""Figures as SVG: matplotlib's output, made small enough for a page with dozens of figures.
 
-Matplotlib writes the style of each part inline, puts a group around each, and writes coordinates with six decimals.
-Here styles are classes of a style sheet, only groups that carry information stay, and coordinates are whole tenths of a
-point. Import this module within functions only, since it imports matplotlib.
+Matplotlib writes the style of each part inline, puts each part into a group, and writes coordinates with six decimals.
+Here, styles become classes of a style sheet, only groups that carry information remain, and coordinates are rounded to
+tenths of a point. Import this module only inside functions, because it imports matplotlib.
 """
 
 from __future__ import annotations
@@ -32,27 +32,24 @@ if TYPE_CHECKING:
 
 POINTS_PER_INCH = 72
 UNITS = 10
-"""The number of units of an SVG in one point."""
+"""SVG units per point."""
 COMMAND = re.compile("([MLQCz])([^MLQCz]*)")
-"""A path command that matplotlib writes, with its points."""
+"""A path command as matplotlib writes it, with its points."""
 NUMBER = re.compile(r"-?\d*\.?\d+")
 LENGTHS = re.compile(r"(font-size|stroke-width|stroke-dasharray|stroke-dashoffset):([^;]+)")
 MOVES = re.compile(r"(translate\(|rotate\(\S+ |matrix\((?:\S+ ){4})([^)]+)")
-"""The parts of a transform that are coordinates."""
+"""The coordinates in a transform."""
 
 
 class Sheet:
-    """The style sheet of a figure: a class for each style, in the order in which its views first use it."""
+    """The style sheet of a figure: one class per style, in the order in which its views first use the styles."""
 
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}
 
     def class_of(self, look: str) -> str:
-        """Return the class of a style, a new one if the style is new.
-
-        look: declarations of CSS.
-        """
-        # Names count a, b, ..., z, aa, ab, ...
+        """Return the class of a style, creating one if the style is new. look: CSS declarations."""
+        # Names are a, b, ..., z, aa, ab, ...
         place, letters = len(self._classes), string.ascii_lowercase
         name = letters[place] if place < len(letters) else letters[place // 26 - 1] + letters[place % 26]
         return self._classes.setdefault(look, name)
@@ -61,10 +58,10 @@ class Sheet:
         return "\n".join(f".{name}{{{look}}}" for look, name in self._classes.items())
 
     def for_page(self, figure: str) -> str:
-        """Return rules for the contents of the element with this id.
+        """Return CSS rules for the contents of the element with this id.
 
-        Ink becomes the page's colour, so it turns light on a dark page by itself. The thin lines of seeds, which are
-        hard to see on dark, are stronger there.
+        INK becomes the page's text colour, so it turns light on a dark page. The thin lines of seeds are hard to see on
+        dark, so they become more opaque there.
         """
         rules = [f"#{figure} .{name}{{{look.replace(INK, 'currentColor')}}}" for look, name in self._classes.items()]
         thin = [
@@ -80,7 +77,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn figure, as elements of SVG."""
+    """A drawn figure, as SVG elements."""
 
     width: float
     """In points."""
@@ -96,43 +93,43 @@ class Picture:
         return f"{start}{element.removeprefix('<svg')}\n"
 
     def element(self, label: str, style: str = "") -> str:
-        """Return an element of a page, without a size.
+        """Return an SVG element for a page, without a fixed size.
 
-        label: what it shows, for readers who cannot see it.
+        label: what the figure shows, for readers who cannot see it.
         """
         box, said = f'viewBox="0 0 {UNITS * self.width:g} {UNITS * self.height:g}"', quoteattr(known_to_xml(label))
         sheet = f"<style>\n{style}\n</style>\n" if style else ""
-        looks = f'stroke-width="{UNITS}" stroke-linejoin="round"'  # which matplotlib leaves out of styles
+        looks = f'stroke-width="{UNITS}" stroke-linejoin="round"'  # Matplotlib leaves these out of styles.
         return f'<svg role="img" aria-label={said} {box} {looks}>\n{sheet}{self.elements}</svg>'
 
 
 def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
-    """Draw a figure; the same figure gives the same elements.
+    """Draw a figure as SVG. The same figure gives the same elements.
 
-    A layout engine lays the figure out now, for the last time. prefix: the name of the figure, which keeps ids unique
-    on a page.
+    prefix: the name of the figure, which keeps ids unique on a page.
+    The layout engine runs here for the last time.
     """
     figure.patch.set_visible(False)
     mark_panels(figure)
     figure.set_dpi(POINTS_PER_INCH)
     width, height = (size * POINTS_PER_INCH for size in figure.get_size_inches().tolist())
     written = io.StringIO()
-    # Without a fixed salt the ids would differ every time, and with a date the metadata would.
+    # Without a fixed salt, ids would differ each time; with a date, the metadata would.
     with mpl.rc_context(RC | {"svg.hashsalt": prefix}):
         renderer = RendererSVG(width, height, written, metadata={"Date": None})
-        # Matplotlib would measure the same texts again in every figure, each in about a millisecond.
+        # Matplotlib would measure the same texts again in every figure, at about a millisecond each.
         renderer.get_text_width_height_descent = _text_size
         _Canvas(figure, renderer)
         figure.draw(renderer)
         renderer.finalize()
-    # The figure becomes a PNG next, which must not be laid out again.
+    # The figure becomes a PNG next, and must keep its layout.
     figure.set_layout_engine("none")
     root = ElementTree.fromstring(known_to_xml(written.getvalue()))
     return Picture(width, height, "".join(part for child in root for part in _written(child, sheet)))
 
 
 class _Canvas(FigureCanvasBase):
-    """The canvas of a figure that becomes an SVG: it is laid out with the renderer that draws it."""
+    """The canvas of a figure that becomes an SVG. The layout uses the same renderer as the drawing."""
 
     def __init__(self, figure: Figure, renderer: RendererSVG) -> None:
         super().__init__(figure)
@@ -149,7 +146,7 @@ def _text_size(s: str, prop: FontProperties, ismath: bool | Literal["TeX"]) -> t
 
 
 def known_to_xml(text: str) -> str:
-    """Return the text, with a replacement for each character that an XML file cannot hold."""
+    """Replace each character that XML does not allow."""
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -160,7 +157,7 @@ def _written(element: ElementTree.Element, sheet: Sheet) -> Iterator[str]:
     inside = [part for child in element for part in _written(child, sheet)]
     attributes = dict(_attributes(tag, element, sheet))
     is_panel = element.get("id", "").startswith("axes_")
-    # A group without attributes draws nothing of its own, so only its contents stay. Groups of panels are kept for the
+    # A group without attributes draws nothing itself, so only its contents are kept. Groups of panels are kept for the
     # page's script.
     if tag in ("g", "defs") and (not inside or (tag == "g" and not attributes and not is_panel)):
         yield from inside
@@ -176,7 +173,7 @@ def _attributes(tag: str, element: ElementTree.Element, sheet: Sheet) -> Iterato
         if plain == "id":
             marks = attributes_of(value)
             yield from ((f"data-{key}", of) for key, of in marks.items())
-            # Other ids are those of clip paths and markers, which elements refer to.
+            # Other ids belong to clip paths and markers, which elements refer to.
             if tag not in ("g", "text") and not marks:
                 yield "id", value
         elif plain == "style":
@@ -191,7 +188,7 @@ def _attributes(tag: str, element: ElementTree.Element, sheet: Sheet) -> Iterato
 
 @lru_cache(maxsize=10_000)
 def _look(style: str) -> str:
-    """Return a style without spaces, its lengths in units."""
+    """Return a style without spaces, with its lengths in SVG units."""
     look = re.sub(r"(?<=[:;,]) ", "", style)
     return LENGTHS.sub(lambda found: f"{found[1]}:{_in_units(found[2], '.3g')}", look)
 
@@ -201,14 +198,14 @@ def _in_units(points: str, digits: str = ".0f") -> str:
 
 
 def short_path(data: str) -> str:
-    """Return the same path in whole units: absolute starts, then relative steps."""
+    """Return the path in integer units, with absolute starting points and relative steps."""
     written, last, x, y = [], "", 0, 0
     for command, points in COMMAND.findall(data):
         places = [round(UNITS * float(one)) for one in points.split()]
         name = command if command == "M" else command.lower()
         if command == "M":
             x, y = 0, 0
-        # Every point of a command is relative to the last point of the command before it. Rounding comes before
+        # Every point of a command is relative to the last point of the previous command. Round before taking
         # differences, so that errors do not add up along the path.
         steps = [place - (y if odd % 2 else x) for odd, place in enumerate(places)]
         written.append(f"{' ' if name == last != 'M' else name}{' '.join(map(str, steps))}")

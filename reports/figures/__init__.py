@@ -1,4 +1,4 @@
-"""Figures of a report, in this folder and in plug-ins: every `Figure` at the top level of a module is one."""
+"""Figures of a report. Every `Figure` at the top level of a module here or in a plug-in is registered."""
 
 from __future__ import annotations
 
@@ -20,34 +20,31 @@ from reports.measure.curves import training_axes
 from reports.processes import SentOnce, each_in_processes, end_processes
 
 Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]
-"""The question of a figure: does an arm help, how did it learn, what became of the policy, what did it cost; the
-rest.
+"""The part of the page that a figure belongs to: does an arm help, how did it learn, how did its policy change, what
+did it cost, and the rest.
 """
 
 AFTER_OURS = 1000
-"""An order beyond those of the shipped figures."""
+"""The default order of plug-ins' figures, which puts them after the shipped ones."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a report.
-
-    Raises ValueError for a name that cannot be a file name, or an unknown group.
-    """
+    """One figure of a report. Raises ValueError if the name is not valid as a file name, or if the group is unknown."""
 
     name: str
     """The name of its files, e.g. `pass_at_k`."""
     title: str
-    """Its heading."""
+    """The heading on the page."""
     draw: Callable[[Analysis], Drawing | None]
-    """Draws it from the records of a sweep, or returns None if they hold nothing to show. Matplotlib is imported
-    only in this call.
+    """Draws the figure from the records of a sweep, or returns None if they contain nothing to show. Import matplotlib
+    only inside this function.
     """
     group: Group
     order: int = AFTER_OURS
-    """Its position on the page: lower orders come first, and figures of the same order by name."""
+    """The position on the page: lower comes first. Figures of the same order are sorted by name."""
     over_training: bool = False
-    """x is that of `training_axis`, so that a reader can choose between tokens, steps and seconds."""
+    """True if x is `training_axis`, so that a reader can choose between tokens, steps and seconds."""
 
     def __post_init__(self) -> None:
         require_figure_name(self.name)
@@ -76,7 +73,7 @@ FIGURES: Kind[Figure] = Kind(
 
 
 class Placed(Protocol):
-    """A figure with a position on a page, of whatever records."""
+    """A figure with a position on a page, whatever kind of record it draws."""
 
     @property
     def name(self) -> str: ...
@@ -90,22 +87,23 @@ AnyFigure = TypeVar("AnyFigure", bound=Placed)
 
 
 def in_reading_order(kind: Kind[AnyFigure]) -> list[AnyFigure]:
-    """Return every figure of a kind that a page may have, in order of position and then name."""
+    """Return every figure of a kind, sorted by order and then name."""
     return sorted(kind.all().values(), key=lambda figure: (figure.order, figure.name))
 
 
 def render_figures(analysis: Analysis) -> list[RenderedFigure]:
-    """Draw every figure for which there are records, in reading order."""
+    """Draw every figure that the records support, in reading order."""
     names = [figure.name for figure in in_reading_order(FIGURES)]
     if analysis.processes == 1:
         rendered = [drawn_figure(analysis, name) for name in names]
     else:
-        end_processes()  # the processes that read the records have grown; those that draw start small
-        drawn = replace(analysis, processes=1)  # a drawing process starts no others
+        end_processes()  # Processes that read records have grown; drawing ones start small.
+        drawn = replace(analysis, processes=1)  # A drawing process starts no others.
         drawn.known.update(analysis.known)
         with TemporaryDirectory() as folder:
             sent = SentOnce(drawn, Path(folder) / "analysis.pickle")
-            # The last figures take longest, so they start first. Otherwise all processes would end up waiting for one.
+            # The last figures take longest, so start them first. Otherwise all processes would end up waiting for one
+            # of them.
             rendered = each_in_processes(partial(_render_sent, sent), names[::-1], analysis.processes)[::-1]
         end_processes()
     return [figure for figure in rendered if figure is not None]
@@ -116,9 +114,9 @@ def _render_sent(analysis: SentOnce[Analysis], name: str) -> RenderedFigure | No
 
 
 def drawn_figure(analysis: Analysis, name: str) -> RenderedFigure | None:
-    """Draw the figure of this name; None if the records hold nothing for it.
+    """Draw the figure with this name, or return None if the records contain nothing for it.
 
-    Raises UnknownNameError.
+    Raises UnknownNameError for an unknown name.
     """
     figure = FIGURES.find(name)
     draw = partial(drawing_of, FIGURES, name)
@@ -130,9 +128,9 @@ def drawn_figure(analysis: Analysis, name: str) -> RenderedFigure | None:
 
 
 def drawing_of(kind: Kind[AnyFigure], name: str, *records: object) -> Drawing | None:
-    """Return the drawing of this figure from the records; None if they hold nothing to show.
+    """Draw a figure from the records, or return None if they contain nothing to show.
 
-    Raises RefusedError for any error of a plug-in's figure, except DamagedRecordError.
+    If the figure belongs to a plug-in, any error except DamagedRecordError becomes a RefusedError.
     """
     try:
         drawing = kind.find(name).draw(*records)
@@ -140,7 +138,7 @@ def drawing_of(kind: Kind[AnyFigure], name: str, *records: object) -> Drawing | 
             raise TypeError(said("reports.draw_returns_but_must", name=type(drawing).__name__))
     except DamagedRecordError:
         raise
-    except Exception as error:  # in a shipped figure it is our bug, in a plug-in the user's mistake
+    except Exception as error:  # An error is our bug in a shipped figure, the user's in a plug-in.
         source = kind.source(name)
         if source is None:
             raise

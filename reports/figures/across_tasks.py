@@ -27,9 +27,9 @@ NO_BETTER = 0.5
 
 
 def draw_across_tasks(analysis: Analysis) -> Drawing | None:
-    """Draw a row for each arm; None with fewer than three tasks, or if no run has a score on all of them."""
+    """Draw a row for each arm; None for fewer than three tasks, or if no run has a score on all of them."""
     sweep = analysis.sweep
-    # The baseline has no improvement over itself, so it must not be the last row, which has the labels of the ticks.
+    # The baseline has no improvement over itself. It comes first, because the last row carries the tick labels.
     arms = sorted(across_tasks(analysis), key=lambda arm: arm.arm != sweep.baseline)
     if not arms:
         return None
@@ -59,7 +59,7 @@ def draw_across_tasks(analysis: Analysis) -> Drawing | None:
 
 
 def _draw_estimate(axes: Axes, arm: str, estimate: Estimate, style: ArmStyle) -> None:
-    """Draw an estimate with its bar, hollow if its interval is unknown."""
+    """Draw an estimate with its interval; the marker is hollow if the interval is unknown."""
     known = not math.isnan(estimate.low)
     mark(axes.plot([estimate.low, estimate.high], [0, 0], color=style.color, linewidth=2.0)[0], arm, "interval")
     fill = style.color if known else "none"
@@ -98,7 +98,7 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
 
 
 def _known(row: dict[str, object]) -> DataRow:
-    """Return a row of report.json as one of a table: the number of seeds for their list, and no missing values."""
+    """Convert a row of report.json to a data row: lists become their lengths, and missing values are dropped."""
     plain = {key: len(value) if isinstance(value, list) else value for key, value in row.items()}
     # NaN is not equal to itself.
     return {key: value for key, value in plain.items() if isinstance(value, str | int | float) and value == value}

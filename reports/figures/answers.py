@@ -29,7 +29,7 @@ DISTINCT = "distinct_answers"
 
 
 def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
-    """Draw how many different answers the samples of a problem give; None if no final evaluation counted them."""
+    """Draw the number of different answers to a problem among its samples; None if no final evaluation counted them."""
     sweep = analysis.sweep
     by_arm = analysis.by_seed(lambda m: m.final_value(DISTINCT))
     if not by_arm:
@@ -74,9 +74,9 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
 
 
 def _distinct_before(analysis: Analysis) -> float | None:
-    """Return the number for the model before training; None if its number of samples differs.
+    """Return the number for the model before training, or None if it was evaluated with another number of samples.
 
-    More samples give more answers, so other numbers do not compare.
+    More samples give more different answers, so the numbers would not be comparable.
     """
     base = analysis.base_evaluation()
     if base is None or base.get("n_samples") not in _sample_counts(analysis):
@@ -93,7 +93,7 @@ def _sample_counts(analysis: Analysis) -> set[int]:
 def draw_reliability(analysis: Analysis) -> Drawing | None:
     """Draw how often an answer is right against how often the policy gives it.
 
-    None if no final evaluation sampled from the policy itself, which a reliability diagram needs.
+    None if no final evaluation recorded reliability, which requires sampling from the policy itself.
     """
     by_arm = analysis.by_seed(lambda m: None if m.final is None else m.final.get("reliability") or None)
     if not by_arm:
@@ -128,7 +128,7 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
 def _reliability_curve(arm: str, by_seed: dict[int, Sequence[Bin]]) -> Curve:
     """Return the curve of an arm: the mean over seeds in each bin, weighted by samples.
 
-    Many seeds have few samples in some bins, so an unweighted mean would be noisy there.
+    Many seeds have few samples in some bins, where an unweighted mean would be noisy.
     """
     pooled = _reliability_line(0, [_pooled(bins) for bins in zip(*by_seed.values(), strict=True)])
     # Seeds fill different bins with different numbers of samples, so there is no t interval over seeds.
@@ -138,7 +138,7 @@ def _reliability_curve(arm: str, by_seed: dict[int, Sequence[Bin]]) -> Curve:
 
 
 def _pooled(bins: Sequence[Bin]) -> Bin:
-    """Merge the seeds' bins: means weighted by the number of samples, None without any."""
+    """Merge one bin over seeds: means weighted by the number of samples, or None if the bin is empty."""
     count = sum(inside["count"] for inside in bins)
     filled = [(inside["count"], inside["confidence"] or 0.0, inside["correct_frac"] or 0.0) for inside in bins]
     confidence, correct = (

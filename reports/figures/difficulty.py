@@ -1,4 +1,4 @@
-"""Problems that each arm learns from: share of the gradient, advantages and lengths by the pass rate of a prompt."""
+"""The problems that each arm learns from: share of the gradient, advantages and lengths by the prompt's pass rate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def draw_difficulty(analysis: Analysis) -> Drawing | None:
-    """Draw a column for each quantity over the pass rate of prompts; None if no cell kept rollouts."""
+    """Draw a column for each quantity, with the pass rate of prompts as x; None if no cell kept rollouts."""
     sweep = analysis.sweep
     found = difficulties(analysis)
     by_field = {
@@ -59,7 +59,7 @@ def _of_some_cells(analysis: Analysis) -> str:
 
 
 def _curve(arm: str, by_seed: Sequence[Difficulty], field: str, alpha: float) -> Curve | None:
-    """Return the mean and the band of each bin over the seeds that have it; None without any."""
+    """Return the mean and band of each bin, over the seeds that have prompts in it; None if all bins are empty."""
     values = np.array([getattr(one, field) for one in by_seed], dtype=np.float64)
     filled = [i for i in range(values.shape[1]) if not np.isnan(values[:, i]).all()]
     if not filled:
@@ -77,7 +77,7 @@ def _line(seed: int, values: FloatArray) -> Line:
 
 
 def _bins(axes: Axes) -> None:
-    """Prepare an x axis of bins, which are numbered from 0."""
+    """Set up an x axis of bins, which are numbered from 0."""
     axes.set_xticks(range(len(BIN_LABELS)), labels=BIN_LABELS)
     axes.set_xlim(-0.3, len(BIN_LABELS) - 0.7)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 TASK_ROOM_IN = 0.24
-"""The room above the first row of a task, for its heading."""
+"""The space above the first row of a task, for its heading."""
 TASK_OFFSET_POINTS = 17
 POINTS_PER_IN = 72
 
@@ -51,7 +51,7 @@ def draw_forest(analysis: Analysis) -> Drawing | None:
         if contrast.comparison is not None
     ]
     effects = {contrast.arm: comparison.difference for task, contrast, comparison in shown if task == compared}
-    # Rows are sorted by the effect on the compared task, so that arms have the same order on all tasks.
+    # Sort by the effect on the compared task, so that arms have the same order on all tasks.
     order = [*by_task]
     shown.sort(key=lambda row: (order.index(row[0]), -effects.get(row[1].arm, -math.inf)))
     tasks = [task for task, *_ in shown]
@@ -99,14 +99,15 @@ def _draw_contrast(
 ) -> None:
     """Draw one row of the forest.
 
-    view: bars end where it ends. tested: the row is on the compared task, so it has a verdict.
+    view: the limits at which bars are cut off.
+    tested: True if the row is on the compared task, so that it has a verdict.
     """
     over_seeds = not math.isnan(comparison.low)
     low, high = _interval(contrast, comparison)
     shown = [max(low, view[0]), min(high, view[1])]
     (bar,) = axes.plot(shown, [MEAN_Y, MEAN_Y], color=style.color, linewidth=2.0, linestyle="-" if over_seeds else ":")
     mark(bar, contrast.arm, "interval")
-    # An arrow shows that a bar continues beyond the view.
+    # An arrow shows that a bar continues outside the view.
     for end, cut, arrow in ((low, shown[0], "<"), (high, shown[1], ">")):
         if end != cut and not math.isnan(end):
             axes.plot(cut, MEAN_Y, arrow, color=style.color, markersize=7)
@@ -143,14 +144,14 @@ def _draw_contrast(
 
 
 def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, float]:
-    """Return the interval over seeds, or that of evaluation noise alone if their spread is unknown."""
+    """Return the interval over seeds or, if their spread is unknown, the interval of evaluation noise alone."""
     if math.isnan(comparison.low):
         return contrast.noise_low_pp, contrast.noise_high_pp
     return comparison.low, comparison.high
 
 
 def _without_a_pair(by_task: Mapping[str, Sequence[Contrast]]) -> list[str]:
-    """Return the arms that have no row at all, or none on some tasks."""
+    """Return the arms without any row, and the arms that lack one on some tasks, with these tasks."""
     tasks: dict[str, list[str]] = {}
     for task, contrasts in by_task.items():
         for contrast in contrasts:

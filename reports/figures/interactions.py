@@ -1,4 +1,4 @@
-"""A factorial's arms by two knobs at a time: lines that are parallel if effects add up, and a map of the means."""
+"""A factorial's arms by two knobs at a time: lines, which are parallel if effects add up, and a map of the means."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 LEGEND_IN = 1.5
 SCORES_IN = 0.6
-"""The room left of the lines for the scores' ticks and their label."""
+"""The space left of the lines, for the tick labels of the scores and the axis label."""
 CHARACTER_IN = 0.07
 COLORS = "cividis"
 LIGHT, DARK = "#ffffff", "#101010"
-"""The ink on the dark and on the light half of the colours. Dark mode leaves both as they are, like the colours."""
+"""The text colours on the dark and the light half of the map. Dark mode changes neither them nor the map."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The scores of two knobs, averaged over the values of all others."""
+    """The scores for each combination of two knobs, averaged over the values of all other knobs."""
 
     knobs: tuple[str, str]
     levels: tuple[list[object], list[object]]
     seeds: list[int]
     scores_pp: FloatArray
-    """[n_seeds, levels of the first, levels of the second]."""
+    """[seeds, values of the first knob, values of the second]."""
 
     @property
     def names(self) -> tuple[str, str]:
@@ -47,7 +47,7 @@ class Crossing:
         return first, second
 
     def rows(self) -> Iterator[DataRow]:
-        """Yield a row of numbers for each seed and each combination of values."""
+        """Yield a data row for each seed and each combination of values."""
         for seed, table in zip(self.seeds, self.scores_pp, strict=True):
             for value, row in zip(self.levels[0], table, strict=True):
                 for other, score in zip(self.levels[1], row, strict=True):
@@ -59,7 +59,7 @@ class Crossing:
 
 
 def crossings(analysis: Analysis) -> list[Crossing]:
-    """Return every pair of knobs of a factorial, over the seeds with a score in every arm; [] if there are none."""
+    """Return every pair of knobs of a factorial, over the seeds with a score in every arm; [] if there is none."""
     factorial, complete = factorial_of(analysis.sweep), complete_seeds(analysis.sweep, analysis.measurements)
     if factorial is None or not factorial.effects or not complete:
         return []
@@ -73,7 +73,7 @@ def crossings(analysis: Analysis) -> list[Crossing]:
             (knobs[one], knobs[other]),
             (factorial.levels[knobs[one]], factorial.levels[knobs[other]]),
             [*complete],
-            # Axis 0 is that of seeds, so the knobs' axes start at 1.
+            # Axis 0 is the seeds, so the knobs' axes start at 1.
             scores.mean(axis=tuple(1 + axis for axis in axes if axis not in (one, other))),
         )
         for one, other in combinations(axes, 2)
@@ -83,7 +83,7 @@ def crossings(analysis: Analysis) -> list[Crossing]:
 def draw_interactions(analysis: Analysis) -> Drawing | None:
     """Draw the scores of every pair of knobs as lines.
 
-    None if the sweep is no factorial, or no seed has a score in every arm.
+    None if the sweep is not a complete factorial, or if no seed has a score in every arm.
     """
     shown = crossings(analysis)
     if not shown:
@@ -101,10 +101,10 @@ def draw_interactions(analysis: Analysis) -> Drawing | None:
 
 
 def _draw_lines(axes: Axes, crossing: Crossing, metric: str) -> None:
-    """Draw the first knob along x, and a line for each value of the second."""
+    """Draw the first knob along x, with a line for each value of the second."""
     (first, second), (values, others) = crossing.names, crossing.levels
     places = range(len(values))
-    # A seed's own level cancels in every effect. Without it, the thin lines show the spread of effects.
+    # A seed's own mean cancels in every effect. Subtracting it makes the thin lines show the spread of effects.
     own_means = crossing.scores_pp.mean(axis=(1, 2), keepdims=True)
     moved = crossing.scores_pp - own_means + own_means.mean()
     for i, other in enumerate(others):
@@ -131,7 +131,7 @@ def _draw_lines(axes: Axes, crossing: Crossing, metric: str) -> None:
 def draw_means(analysis: Analysis) -> Drawing | None:
     """Draw the mean score of every combination as a map.
 
-    None if the sweep is no factorial, or no seed has a score in every arm.
+    None if the sweep is not a complete factorial, or if no seed has a score in every arm.
     """
     shown = crossings(analysis)
     if not shown:
@@ -158,7 +158,7 @@ def draw_means(analysis: Analysis) -> Drawing | None:
 
 
 def _draw_map(axes: Axes, crossing: Crossing, mean: FloatArray, ends: tuple[float, float]) -> None:
-    # The small addition keeps the range of colours from being empty if all means are equal.
+    # The small addition keeps the colour range from being empty if all means are equal.
     axes.pcolormesh(mean, cmap=COLORS, vmin=ends[0], vmax=ends[1] + 1e-9)
     for (row, column), value in np.ndenumerate(mean):
         ink = LIGHT if value < (ends[0] + ends[1]) / 2 else DARK

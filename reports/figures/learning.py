@@ -1,4 +1,4 @@
-"""Learning in training: held-out scores, reward and true verdict, distance to the baseline, preference pairs."""
+"""Learning over training: held-out scores, reward and accuracy, difference from the baseline, preference pairs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PROXY_COLUMNS = (
 
 
 def draw_proxy(analysis: Analysis) -> Drawing | None:
-    """Draw training reward next to the true verdict; None if every cell was trained on the true verdict alone."""
+    """Draw the training reward next to accuracy; None if every cell was rewarded for correctness alone."""
     if not any(_has_proxy(measurement) for cells in analysis.measurements.values() for measurement in cells):
         return None
     return draw_step_grid(
@@ -75,18 +75,18 @@ def draw_proxy(analysis: Analysis) -> Drawing | None:
 
 
 def _has_proxy(measurement: Measurement) -> bool:
-    """Return whether a cell's training reward differs from the true verdict in any step that recorded both."""
+    """Return whether a cell's reward differs from its accuracy in any step that recorded both."""
     reward, truth = measurement.steps["reward/mean"], measurement.steps["reward/correct"]
     return bool((reward != truth)[~np.isnan(reward) & ~np.isnan(truth)].any())
 
 
 def draw_paired_difference(analysis: Analysis) -> Drawing | None:
-    """Draw the difference of each arm from the baseline, seed by seed.
+    """Draw each arm's difference from the baseline over training, paired by seed.
 
-    None if no two cells of a seed were evaluated along training.
+    None if no pair of cells was evaluated during training.
     """
     sweep, metric, axis = analysis.sweep, analysis.metric, training_axis(analysis)
-    # The level of the verdicts, so that a band ends in the interval of the forest plot.
+    # Use the level of the verdicts, so that the band ends in the interval of the forest plot.
     alpha = alpha_of_each(sweep, len(analysis.contrasts))
     held_out = evaluation_curves(analysis, metric.name, alpha)
     curves = [curve.scaled(100) for curve in paired_curves(held_out, sweep.baseline, alpha)]
@@ -129,7 +129,7 @@ PREFERENCE_COLUMNS = (
 
 
 def draw_preference(analysis: Analysis) -> Drawing | None:
-    """Draw what training on pairs does to the two sides of a pair; None if no cell trained on pairs."""
+    """Draw how training on pairs changes log-probs, reward margin and accuracy; None if no cell trained on pairs."""
     return draw_step_grid(
         analysis,
         PREFERENCE_COLUMNS,

@@ -1,4 +1,4 @@
-"""Accuracy over thinking budgets."""
+"""The figure of accuracy against the thinking budget."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from reports.measure.modes import mode_scores
 
 
 def draw_thinking_budgets(analysis: Analysis) -> Drawing | None:
-    """Draw the score over thinking budgets; None with fewer than two budgets.
+    """Draw the score against the thinking budget; None for fewer than two budgets.
 
-    They are those of the task whose modes are evaluated first.
+    Shows only the first task that the sweep evaluates in several modes.
     """
     found = mode_scores(analysis)
     task = found[0].task if found else None

@@ -1,4 +1,4 @@
-"""pass@k, maj@k and their differences from the baseline and the model before training, over k samples of a problem."""
+"""pass@k and maj@k over k, and how pass@k differs from the baseline and from the model before training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draw_maj_at_k(analysis: Analysis) -> Drawing | None:
 
 
 def draw_sharpening(analysis: Analysis) -> Drawing | None:
-    """Draw pass@k minus that of the model before training; None unless both have pass@k at two k or more."""
+    """Draw pass@k minus that of the model before training; None unless both have it at two or more values of k."""
     return _draw_coverage(
         analysis,
         of_baseline=False,
@@ -41,7 +41,7 @@ def draw_sharpening(analysis: Analysis) -> Drawing | None:
 
 
 def draw_coverage(analysis: Analysis) -> Drawing | None:
-    """Draw pass@k minus that of the baseline; None unless a contrast's cells kept two samples of each problem."""
+    """Draw pass@k minus the baseline's; None unless the cells of a contrast kept at least two samples per problem."""
     baseline = analysis.sweep.baseline
     return _draw_coverage(
         analysis,
@@ -52,9 +52,10 @@ def draw_coverage(analysis: Analysis) -> Drawing | None:
 
 
 def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: str) -> Drawing | None:
-    """Draw differences of pass@k with their simultaneous bands.
+    """Draw differences in pass@k with their simultaneous bands.
 
-    of_baseline: against the baseline, or else against the model before training. what: the beginning of the caption.
+    of_baseline: compare with the baseline; otherwise with the model before training.
+    what: the beginning of the caption.
     """
     shown = [one for one in coverage(analysis) if (one.against is not None) is of_baseline]
     if not shown:
@@ -78,7 +79,7 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
 
 
 def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
-    """Draw `<family>@k` of every arm and of the model before training; None with fewer than two k.
+    """Draw `<family>@k` of every arm and of the model before training; None for fewer than two values of k.
 
     A single point is not a curve. what: the beginning of the caption.
     """

@@ -1,4 +1,4 @@
-"""Accuracy against tokens: the training cost of an arm's score, and the cost of using it."""
+"""Accuracy against tokens: what an arm's score costs in training, and what an answer costs in use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ X_LABELS = {TRAINING: "tokens generated in training", ANSWER: said("reports.mean
 
 @dataclass(frozen=True)
 class Spot:
-    """The mean over the seeds of an arm, with the t interval of the score; NaN with fewer than three seeds."""
+    """The means over an arm's seeds, with the t interval of the score; NaN for fewer than three seeds."""
 
     x: float
     y: float
@@ -50,9 +50,9 @@ class Spot:
 
 
 def draw_pareto(analysis: Analysis) -> Drawing | None:
-    """Draw scores against the tokens of training and of an answer; None without a final score.
+    """Draw scores against the tokens of training and of an answer; None if there is no final score.
 
-    The tokens of training are left out if all arms generated equally many.
+    The tokens of training are left out if all arms generated about the same number.
     """
     sweep, metric = analysis.sweep, analysis.metric
     rows = [row for arm, cells in analysis.measurements.items() for row in _rows(arm, cells)]
@@ -68,7 +68,7 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
     counts = {arm: sum(row["arm"] == arm for row in rows) for arm in arms}
     labels = {arm: arm_label(arm, counts[arm]) for arm in arms}
     legend = legend_columns([*labels.values()])
-    # One more entry in the legend than arms: the frontier.
+    # The legend has one more entry than arms: the frontier.
     height_in = 3.1 + LEGEND_ROW_IN * math.ceil((len(arms) + 1) / legend)
     stacked = len(spots) if is_narrow() else 1
     figure = new_figure(height_in + 2.4 * (stacked - 1))
@@ -85,7 +85,7 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
         axes.locator_params(axis="x", nbins=6)
         if key == TRAINING:
             axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
-        else:  # answers may differ by less than the three digits that are enough for the tokens of training
+        else:  # Answers may differ by less than three digits can show.
             axes.ticklabel_format(axis="x", useOffset=False)
         axes.margins(x=0.08)
     low, high = bounded_view(
@@ -110,17 +110,17 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
 
 
 def _alike(tokens_by_arm: Sequence[float]) -> bool:
-    """Return whether all arms generated as many tokens, within the tolerance of equal budgets."""
+    """Return whether all arms generated about the same number of tokens, within the tolerance of equal budgets."""
     return max(tokens_by_arm, default=0) <= (1 + EQUAL_TOKENS_TOLERANCE) * min(tokens_by_arm, default=0)
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points (cost, score) that no other point beats, by cost.
+    """Return the points (cost, score) that no other point beats, in order of cost.
 
-    A point is left out if another is as cheap and better, or cheaper and at least as good.
+    A point is beaten if another is as cheap and better, or cheaper and at least as good.
     """
     best: list[tuple[float, float]] = []
-    # The best of equally cheap points comes first, and a later one must be strictly better.
+    # Among equally cheap points the best comes first, and a later point must be strictly better.
     for cost, score in sorted(set(points), key=lambda point: (point[0], -point[1])):
         if not best or score > best[-1][1]:
             best.append((cost, score))
@@ -128,7 +128,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def _rows(arm: str, cells: Sequence[Measurement]) -> list[DataRow]:
-    """Return a row for each cell with a score, with the tokens that its records know."""
+    """Return a row for each cell with a score. Token counts that were not recorded are left out."""
     rows: list[DataRow] = []
     for m in cells:
         if m.score_pp is None:
@@ -140,7 +140,7 @@ def _rows(arm: str, cells: Sequence[Measurement]) -> list[DataRow]:
 
 
 def _spot(rows: Sequence[DataRow], arm: str, key: str, alpha: float) -> Spot | None:
-    """Return the mean of an arm over its seeds with this number of tokens; None without any."""
+    """Return an arm's mean over the seeds that recorded this token count; None if no seed did."""
     points = np.array([(row[key], row["score_pp"]) for row in rows if row["arm"] == arm and key in row], dtype=float)
     if not len(points):
         return None

@@ -1,4 +1,4 @@
-"""The policy in training: its entropy, the length of completions, clipping, KL, groups without signal."""
+"""The policy during training: its entropy, the length of completions, clipping, KL, groups without signal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def draw_entropy(analysis: Analysis) -> Drawing | None:
-    """Draw the entropy over the whole vocabulary, or that of the sampled tokens if only this was recorded."""
+    """Draw the entropy over the whole vocabulary or, if it was not recorded, an estimate from the sampled tokens."""
     scale = _largest_entropies(analysis)
     full = draw_step_field(
         analysis,
@@ -36,7 +36,7 @@ def draw_entropy(analysis: Analysis) -> Drawing | None:
 
 
 def _largest_entropies(analysis: Analysis) -> str:
-    """Return the part of the caption that gives a scale: the entropy of the uniform distribution."""
+    """Return the part of the caption that states the largest possible entropy: that of the uniform distribution."""
     cells = [measurement for some in analysis.measurements.values() for measurement in some]
     sizes = sorted({size for cell in cells if (size := _vocabulary_tokens(cell)) is not None})
     return "".join(said("reports.tokens_most_ln", size=size, log=math.log(size)) for size in sizes)
@@ -49,7 +49,7 @@ def _vocabulary_tokens(measurement: Measurement) -> int | None:
 
 
 def draw_entropy_score(analysis: Analysis) -> Drawing | None:
-    """Draw a point for each cell: its final score against its mean entropy; None if no cell recorded its entropy."""
+    """Draw each cell's final score against its mean entropy in training; None if no cell recorded both."""
     sweep, metric = analysis.sweep, analysis.metric
     rows: list[DataRow] = [
         {"arm": arm, "seed": m.cell.seed, "mean_entropy_nats": entropy, "score_pp": m.score_pp}
@@ -111,7 +111,7 @@ STABILITY_COLUMNS = (
 
 
 def draw_stability(analysis: Analysis) -> Drawing | None:
-    """Draw the early signs of training that goes wrong."""
+    """Draw early signs of failing training: clipping, KL, and groups of a prompt without signal."""
     return draw_step_grid(
         analysis,
         STABILITY_COLUMNS,

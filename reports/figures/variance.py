@@ -1,4 +1,4 @@
-"""The variance budget: one bar for each declared contrast, split into the sources of its difference's noise."""
+"""The variance budget: a bar for each declared contrast, split into the sources of its noise."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "\\\\\\", "proble
 TRAINED = said("reports.more_seeds_shrink_every")
 EVALUATED = said("reports.more_samples_or_more")
 ROOM_FOR_A_NUMBER = 0.07
-"""A narrower part of a bar has no number in it."""
+"""A part that is narrower than this has no number."""
 
 
 def draw_variance(analysis: Analysis) -> Drawing | None:
-    """Draw the sources of noise of each contrast; None if no contrast has records that show them."""
+    """Draw the sources of noise of each contrast; None if no contrast's records determine them."""
     found = [(contrast, variance_of(budget)) for contrast, budget in declared_budgets(analysis)]
     shown = [
         (contrast.arm, variance, budget, judged)
         for contrast, variance in found
         if (budget := variance.new_problems) is not None
-        # The error that the verdict uses: over these problems, or over their kind if one checkpoint is evaluated.
+        # The error behind the verdict: over these problems, or over new ones if one checkpoint is evaluated.
         and (judged := variance.over(new_problems=not analysis.trains)) is not None
     ]
     if not shown:
@@ -75,7 +75,7 @@ def _draw_bar(axes: Axes, parts: Mapping[str, Share]) -> dict[str, BarContainer]
             linewidth=0,
         )
         if share >= ROOM_FOR_A_NUMBER:
-            # The number stands on a white box on dark pages too, so it is not in INK, which turns white there.
+            # The number has a white box on dark pages too, so its colour is not INK, which turns white there.
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
             axes.text(left + share / 2, 0, f"{share:.0%}", ha="center", va="center", color="#222222", bbox=box)
         left += share

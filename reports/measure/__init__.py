@@ -1,7 +1,7 @@
-"""Everything that a report reads from the records of a sweep and computes from them. No module here writes a page.
+"""What a report computes from a sweep's records. No module here writes a page.
 
-An `Analysis` is a sweep as a report sees it: its finished cells (`measurements`), and its arms and contrasts (`arms`,
-`contrasts`), read and compared once. Every other module computes one thing from an analysis: `curves`, `problems`,
+An `Analysis` reads a sweep once: its finished cells (`measurements`), the summaries of its arms (`arms`), and the
+comparisons between arms (`contrasts`). Every other module computes one quantity from an analysis: `curves`, `problems`,
 `flips`, ...
 """
 
@@ -27,22 +27,22 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Analysis:
-    """The source of every figure and every table of a report."""
+    """A sweep that has been read and compared: the input of every figure and table of a report."""
 
     sweep: SweepRecord
     metric: TaskMetric
     measurements: dict[str, list[Measurement]]
     """The finished cells of each arm, in the order of seeds."""
     contrasts: list[Contrast]
-    """In the order of the sweep file."""
+    """One for each arm except the baseline, in the order of the sweep file."""
     reflection_words: Sequence[str] | None = None
-    """The words whose tokens are followed through training; None: the default ones."""
+    """The words whose tokens are counted over the course of training; None for the default list."""
     processes: int = 1
     """The number of processes for later computations."""
     over: str | None = None
-    """The field of `curves.Axis` that curves run over; None: the first that all cells recorded."""
+    """The `field` of the `curves.Axis` to use as the x axis of curves; None for the first that all cells recorded."""
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The results of functions that are `derived`, by their names."""
+    """The cached results of `derived` functions, keyed by function name."""
 
     @functools.cached_property
     def arms(self) -> list[ArmRow]:
@@ -50,10 +50,10 @@ class Analysis:
         return summarise_arms(self)
 
     def base_evaluation(self, arm: str | None = None) -> EvaluationRow | None:
-        """Return the evaluation, on the compared task, of the model that an arm starts from.
+        """Return the compared task's scores of the model that an arm started from, or None if it was not evaluated.
 
-        None until it is measured. Without an arm: of the model that all arms start from, or None if they start from
-        several.
+        Without an arm, return the scores of the model that all arms started from, or None if they started from
+        different models.
         """
         rows = self.sweep.base_scores_of(arm)
         return next((row for row in reversed(rows) if row["task"] == self.metric.task), None)
@@ -65,21 +65,21 @@ class Analysis:
 
     @property
     def trains(self) -> bool:
-        """True if cells train; otherwise all evaluate one checkpoint."""
+        """True if the sweep trains its cells; False if all of them evaluate the same checkpoint."""
         return self.sweep.checkpoint is None
 
     @property
     def seeds(self) -> str:
-        """The kind of seeds, for captions."""
+        """What the sweep's seeds vary, as a phrase for captions."""
         return "training seeds" if self.trains else "evaluation seeds"
 
     def arm(self, name: str) -> ArmRow:
         return next(arm for arm in self.arms if arm.arm == name)
 
     def by_seed(self, value: Callable[[Measurement], Value | None]) -> dict[str, dict[int, Value]]:
-        """Compute a value for every finished cell, by arm and seed.
+        """Compute a value for every finished cell, and return the values by arm and seed.
 
-        Cells without a value and arms without any are left out.
+        Cells for which `value` returns None are left out, and so are arms with no remaining cell.
         """
         found = {
             arm: {m.cell.seed: one for m in cells if (one := value(m)) is not None}
@@ -89,9 +89,9 @@ class Analysis:
 
 
 def derived(compute: Callable[[Analysis], Derived]) -> Callable[[Analysis], Derived]:
-    """Cache a function of an analysis, however many figures and tables use it.
+    """Decorate a function so that its result is computed once per analysis and then cached.
 
-    The result travels with the analysis to the processes that draw figures, so it must be picklable.
+    The cache is pickled with the analysis for the processes that draw figures, so the result must be picklable.
     """
     name = _name_of(compute)
 
@@ -106,7 +106,7 @@ def derived(compute: Callable[[Analysis], Derived]) -> Callable[[Analysis], Deri
 
 
 def remember(analysis: Analysis, compute: Callable[[Analysis], Derived], result: Derived) -> None:
-    """Let a `derived` function return this result, which was computed elsewhere."""
+    """Store a result that another process computed, so that the `derived` function returns it."""
     analysis.known[_name_of(compute)] = result
 
 

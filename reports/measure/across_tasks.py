@@ -1,4 +1,4 @@
-"""Arms on all tasks that a sweep evaluates: task by task, and over three or more together."""
+"""The arms on every task that the sweep evaluates: one comparison per task, and summaries over three or more tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MIN_TASKS = 3
 
 
 def contrasts_by_task(analysis: Analysis) -> dict[str, list[Contrast]]:
-    """Compare arms on every task, and return the contrasts by task.
+    """Compare the arms on every task, and return the contrasts by task.
 
     The compared task comes first, then the others in the order of the sweep file. Tasks without a paired seed are left
-    out. Only the compared task is tested. Intervals on the others, at the same level, are descriptive, and Holm's p has
-    no meaning there.
+    out. Only the verdicts on the compared task are tests. The intervals on other tasks have the same level but are
+    descriptive, and their Holm-adjusted p values have no meaning.
     """
     compared = analysis.metric.task
-    # The searches used the compared task, so what they left open is unknown on the others.
+    # The searches tuned on the compared task, so how far they fell short on other tasks is unknown.
     untuned = analysis.sweep.model_copy(update={"tuning": None})
     by_task = {compared: analysis.contrasts}
     for task in analysis.sweep.tasks:
@@ -40,24 +40,24 @@ def contrasts_by_task(analysis: Analysis) -> dict[str, list[Contrast]]:
 
 @dataclass(frozen=True)
 class AcrossTasks:
-    """One arm over all tasks, in percentage points."""
+    """The summary of one arm over all tasks, in percentage points."""
 
     arm: str
     seeds: list[int]
-    """The seeds with a final score on every task."""
+    """The seeds that have a final score on every task."""
     iqm_pp: Estimate
     improvement: Estimate | None
-    """The probability that a run of the arm beats one of the baseline, over shared seeds; None without any.
+    """The probability that a run of the arm beats a run of the baseline, computed from the seeds that both have.
 
-    None for the baseline itself, too.
+    None for the baseline itself, or if no seed is shared.
     """
 
 
 @derived
 def across_tasks(analysis: Analysis) -> list[AcrossTasks]:
-    """Summarise every arm that has a seed with a score on all tasks; [] with fewer than three tasks.
+    """Summarise every arm that has a seed with a score on all tasks; return [] for fewer than three tasks.
 
-    It reads the metric of one name on every task, so all scores have one scale.
+    The same metric is read on every task, so all scores are on one scale.
     """
     sweep = analysis.sweep
     if len(sweep.tasks) < MIN_TASKS:

@@ -1,4 +1,4 @@
-"""One arm over its seeds: final score with interval, length, gradient norms, tokens and cost."""
+"""The summary of one arm over its seeds: final score with its interval, length, gradient norms, tokens and cost."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from reports.measure import Analysis
 
 STEP_KEYS = {"step_s": "total_s"}
-"""Fields that have another name in timing.jsonl."""
+"""Fields of `Cost` that have another name in timing.jsonl."""
 OF_CELL = ("evaluation_s", "peak_memory_mb", "micro_batch_tokens")
-"""Fields that are not medians over steps."""
+"""Fields of `Cost` that hold one value per cell instead of a median over steps."""
 
 
 def summarise_cost(measurements: Sequence[Measurement]) -> Cost:
-    """Summarise the cost of one arm from its finished cells. It is descriptive; none of it is tested."""
+    """Summarise the cost of one arm's finished cells. The figures are descriptive, not tested."""
     medians = {
         field: mean_of(_median(m, STEP_KEYS.get(field, field)) for m in measurements)
         for field in Cost.model_fields
@@ -42,7 +42,8 @@ def _median(measurement: Measurement, key: str) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-# Clipping at most a tenth of the steps more, or at most twice as many, is too little to act as a second knob.
+# Arms may differ in clipping by up to a tenth of the steps, or by up to a factor of two, without a warning. Less than
+# that is too little to act like a second knob.
 HIDDEN_KNOB_CLIPPED_FRAC = 0.1
 HIDDEN_KNOB_RATIO = 2.0
 
@@ -58,7 +59,7 @@ def summarise_arms(analysis: Analysis) -> list[ArmRow]:
 
 
 def _summarise_arm(analysis: Analysis, arm: str, measurements: Sequence[Measurement]) -> ArmRow:
-    """Summarise one arm, still without its rank. Intervals take at least three seeds."""
+    """Summarise one arm; `rank` is filled in later. Intervals need at least three seeds."""
     sweep, metric = analysis.sweep, analysis.metric
     scored = [(m.cell.seed, m.score_pp) for m in measurements if m.score_pp is not None]
     scores = [score for _, score in scored]
@@ -103,21 +104,21 @@ def _summarise_arm(analysis: Analysis, arm: str, measurements: Sequence[Measurem
 
 
 def clipped_frac(measurements: Sequence[Measurement]) -> float | None:
-    """Return the share of steps in which the gradient was clipped, mean over cells."""
+    """Return the fraction of steps in which the gradient was clipped, averaged over cells."""
     return mean_of(m.step_mean("grad_clipped_frac") for m in measurements)
 
 
 def _by_problem(measurements: Sequence[Measurement]) -> Sequence[float] | FloatArray:
-    """Return a value for each problem, over the samples and seeds of all evaluations; [] without scores of problems."""
+    """Return the score of each problem, averaged over samples and seeds; [] if there are no per-problem scores."""
     scores = [(problem, score) for m in measurements for problem, score in m.problem_scores_pp.items()]
     return cluster_values([score for _, score in scores], [problem for problem, _ in scores]) if scores else []
 
 
 def hidden_knob_warnings(clipped: Sequence[tuple[str, float | None]]) -> list[str]:
-    """Warn if shares of clipped steps differ so much that `train.max_grad_norm` acts as a second knob.
+    """Warn if the arms' shares of clipped steps differ so much that `train.max_grad_norm` acts as a second knob.
 
-    clipped: the names of the arm and of the baseline, each with its `clipped_frac`. The gradient's size alone is no
-    reason to warn: AdamW and Muon divide by it, so a constant factor moves no weight.
+    clipped: (arm, its `clipped_frac`), then the same pair for the baseline.
+    The gradient's norm alone is no reason to warn. AdamW and Muon divide by it, so a constant factor changes no weight.
     """
     (arm, frac), (baseline, reference) = clipped
     if (

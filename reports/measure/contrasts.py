@@ -1,8 +1,8 @@
-"""Every arm against the baseline, in percentage points, paired by seed.
+"""The comparison of every arm with the baseline, in percentage points, paired by seed.
 
-If arms evaluate one checkpoint, no seed is a training seed, and pairs are formed by problem. A collapsed cell is an
-outcome: it stays in the comparison, which is shown once more without it. Only unmeasured cells are missing, and the
-contrast names the pairs that this costs.
+If all arms evaluate one checkpoint, there are no training seeds, and pairs are formed by problem instead. A collapsed
+cell is a result: it stays in the comparison, which is then repeated without it. Only cells without a score are missing,
+and the contrast lists the pairs lost through them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reports.statistics import FloatArray, PairedComparison, Verdict, cluster_va
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
 
-# A cell ends at the first step boundary after its budget, so each arm overshoots it by up to the tokens of a step.
+# A cell stops at the first step boundary after its budget, so it overshoots by up to one step's tokens.
 EQUAL_TOKENS_TOLERANCE = 0.05
 SCORE_LIMITS_PP = (0.0, 100.0)
 EQUAL_COMPLETIONS = said("reports.every_completion_final_evaluations")
@@ -31,40 +31,40 @@ NORMAL_95 = 1.959964
 
 @dataclass(frozen=True)
 class Contrast:
-    """An arm minus the baseline. Over one checkpoint, its tokens are those per answer."""
+    """The difference between an arm and the baseline. For a checkpoint, tokens are those per answer."""
 
     arm: str
     baseline: str
     weights: Mapping[str, float]
-    """The factor of each arm's score in the difference: 1 and -1, or those of a factorial's effect."""
+    """The factor of each arm's score in the difference: 1 and -1, or the weights of a factorial effect."""
     seeds: list[int]
     differences_pp: list[float]
     missing: list[Missing]
     flagged_seeds: list[int]
     comparison: PairedComparison | None
-    """None without a single pair. Its intervals are at the level at which `looks` lets a verdict stand."""
+    """The paired test, at a level that accounts for all looks so far (see `looks`); None if there is no pair."""
     without_flagged: PairedComparison | None
     p_holm: float
-    """Its p value after Holm."""
+    """The p value after Holm's correction."""
     token_ratios: list[float]
-    """Per pair, the tokens of the arm over the baseline's; [] if a run of the baseline trained on data alone."""
+    """The arm's tokens divided by the baseline's, per pair; [] if any of these ratios is undefined."""
     token_ratio: float | None
-    """The same for the means over pairs; None if token_ratios is empty."""
+    """The ratio of the mean tokens over all pairs; None if `token_ratios` is empty."""
     noise_low_pp: float
-    """The lower end of the 95% interval from evaluation noise alone; NaN if the comparison has an interval."""
+    """The lower end of a 95% interval that covers evaluation noise only; NaN if `comparison` has an interval."""
     noise_high_pp: float
-    """Its upper end."""
+    """The upper end of the same interval."""
     by_problem_pp: Sequence[float] = ()
-    """The difference on each problem, for arms of one checkpoint; otherwise empty.
+    """The difference on each problem if the arms evaluate one checkpoint; otherwise empty.
 
-    A problem's samples and seeds are its cluster. seeds and differences_pp are still those of evaluations.
+    Each problem is a cluster of its samples and seeds. `seeds` and `differences_pp` still refer to evaluations.
     """
     answer_tokens: tuple[float, float] | None = None
-    """The mean tokens of an answer of the arm and of the baseline, if a checkpoint is evaluated."""
+    """The mean tokens per answer of the arm and of the baseline, if a checkpoint is evaluated."""
     bests: BestDifference | None = None
-    """For arms that were tuned first."""
+    """The difference between the arms' best settings, if each arm was tuned before the comparison."""
     tokens_known: bool = True
-    """True if every cell says how many tokens it generated."""
+    """True if every cell recorded how many tokens it generated."""
 
     @property
     def verdict(self) -> Verdict:
@@ -72,7 +72,7 @@ class Contrast:
 
     @property
     def equal_tokens(self) -> bool | None:
-        """True if the tokens of every pair are equal: means can agree where no pair does."""
+        """True if the tokens agree in every pair (equal means can hide unequal pairs); None if a count is unknown."""
         return equal_tokens(self.token_ratios)
 
     @property
@@ -81,7 +81,7 @@ class Contrast:
 
     @property
     def replicates_pp(self) -> Sequence[float]:
-        """The differences that enter the comparison: of seeds, or of problems."""
+        """The differences that the test treats as independent: one per seed, or one per problem."""
         return self.by_problem_pp or self.differences_pp
 
 
@@ -112,32 +112,32 @@ class Pair:
         return self.treatment.cell.digest is not None and self.baseline.cell.digest is not None
 
     def same_completions(self) -> bool:
-        """Return whether every sample of the final evaluation has the same text in both; False if a cell kept none."""
+        """Return whether the final completions of both cells are identical; False if a cell kept no samples."""
         columns = ["problem_id", "sample", "text"]
         one, other = (m.read_final_samples(columns) for m in (self.treatment, self.baseline))
         return one is not None and other is not None and "text" in one.column_names and bool(one.equals(other))
 
 
 def compare_arms(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[Contrast]:
-    """Compare every other arm with the baseline, in the order of the sweep file, with Holm over all of them.
+    """Compare every other arm with the baseline, in the order of the sweep file, with Holm's correction over all arms.
 
-    Raises MetricError if arms of one checkpoint have no scores of single problems.
+    Raises MetricError if arms of one checkpoint have no per-problem scores.
     """
     others = [arm for arm in sweep.arms if arm != sweep.baseline]
     alpha = alpha_of_each(sweep, len(others))
     contrasts = with_holm([_contrast(sweep, measurements, arm, alpha) for arm in others])
-    # Verdicts on bests come last: they can only turn a verdict into an inconclusive one.
+    # `judge_bests` comes last, because it can only turn a verdict into an inconclusive one.
     return [judge_bests(contrast, sweep.tuning, sweep.margin_pp) for contrast in contrasts]
 
 
 def alpha_of_each(sweep: SweepRecord, n_contrasts: int) -> float:
-    """Return the two-sided level of each of the contrasts that share the sweep's alpha, at this look."""
+    """Return the two-sided level at this look for each of the n contrasts that share the sweep's alpha."""
     return looking(sweep, max(1, n_contrasts)).alpha
 
 
 def with_holm(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """Return the contrasts with `p_holm`, adjusted over all of them."""
-    # A contrast without a test still counts as one of the m that the sweep asked for.
+    """Fill in `p_holm` of each contrast, corrected over all of them."""
+    # A contrast without a test still counts among the m that the sweep declared.
     adjusted = holm([1.0 if math.isnan(p := _p_value(contrast)) else p for contrast in contrasts])
     return [
         contrast if math.isnan(_p_value(contrast)) else replace(contrast, p_holm=float(p))
@@ -157,11 +157,11 @@ def _contrast(
 def contrast_of(
     arm: str, baseline: str, pairs: Sequence[Pair], missing: list[Missing], *, alpha: float, margin_pp: float
 ) -> Contrast:
-    """Compare these pairs at level 1 - alpha, with `p_holm` still to be filled in."""
+    """Compare these pairs at level 1 - alpha. `p_holm` is filled in later."""
     kept = [pair for pair in pairs if not pair.flagged]
     comparison = _compare(pairs, alpha, margin_pp)
     noise = _evaluation_noise_pp(pairs)
-    # Evaluation noise is shown only where no interval over pairs exists.
+    # Evaluation noise is shown only if there is no interval over pairs.
     tested = comparison is None or not math.isnan(comparison.low)
     token_ratios = _token_ratios(pairs)
     return Contrast(
@@ -223,9 +223,9 @@ def _by_seed(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
 
 
 def _by_problem(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
-    """Return a value for each problem in both arms, over the evaluations in which both have a score on it.
+    """Return the score of each problem in both arms, over the evaluations in which both have a score on it.
 
-    Raises MetricError if the records hold no scores of single problems.
+    Raises MetricError if the records contain no per-problem scores.
     """
     found = [
         (problem, score, pair.baseline.problem_scores_pp[problem])
@@ -251,7 +251,7 @@ def _answer_tokens(pairs: Sequence[Pair]) -> tuple[float, float] | None:
 
 
 def _same_completions(pairs: Sequence[Pair]) -> bool:
-    """Return whether all pairs have equal scores and equal completions, while their weights are known.
+    """Return whether all pairs have equal scores and identical completions, although their weights are known.
 
     False for arms of one checkpoint. Texts are read only if all scores are equal, which is rare.
     """
@@ -269,9 +269,10 @@ def _score(measurement: Measurement) -> float:
 def missing_pairs(
     cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seeds: Iterable[int], paired: Collection[int]
 ) -> list[Missing]:
-    """Return the seeds that are not `paired`, each with the reason.
+    """Return the seeds that have no pair, each with the reason.
 
-    cells: those of the arms by arm and seed, in any state.
+    cells: the cells of these arms, in any state, by arm and seed.
+    paired: the seeds that have a pair.
     """
     return [
         Missing(seed=seed, reason="; ".join(_absences(cells, arms, seed)) or "no final score")
@@ -286,7 +287,7 @@ def _absences(cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], 
 
 
 def absence(cell: CellRecord | None) -> str | None:
-    """Return why a cell has no score, in one line; None if it is done."""
+    """Return in one line why a cell has no score, or None if it is done."""
     if cell is None:
         return "absent"
     if cell.state == "done":
@@ -296,35 +297,36 @@ def absence(cell: CellRecord | None) -> str | None:
 
 
 def token_ratio(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> float | None:
-    """Return the mean tokens of these runs over those of the baseline.
+    """Return the mean tokens of the treatment runs divided by those of the baseline runs.
 
-    None without runs, or if the baseline generated none.
+    None if either side has no known tokens, or if the baseline generated none.
     """
     treated, control = (mean_of(m.spent_tokens for m in runs) for runs in (treatment, baseline))
     return treated / control if treated is not None and control else None
 
 
 def _token_ratios(pairs: Sequence[Pair]) -> list[float]:
-    """Return the ratio of each pair; [] if one pair has none."""
+    """Return the token ratio of each pair; [] if it is unknown for any pair."""
     ratios = [token_ratio([pair.treatment], [pair.baseline]) for pair in pairs]
     known = [ratio for ratio in ratios if ratio is not None]
     return known if len(known) == len(ratios) else []
 
 
 def equal_tokens(ratios: Sequence[float]) -> bool | None:
-    """Return whether all ratios are within the tolerance; None without any."""
+    """Return whether all ratios are within the tolerance of 1; None if there are no ratios."""
     return all(abs(ratio - 1) <= EQUAL_TOKENS_TOLERANCE for ratio in ratios) if ratios else None
 
 
 def _evaluation_noise_pp(pairs: Sequence[Pair]) -> float:
-    """Return the half-width of the mean difference's 95% interval from the samples per problem alone.
+    """Return the half-width of the mean difference's 95% interval due to sampling of completions alone.
 
-    NaN if it is unknown, or if samples that all agree show no noise.
+    NaN if the noise is unknown or zero. It is zero if all samples of each problem agree.
     """
     errors = [m.final_value("se_samples_pp") for pair in pairs for m in (pair.treatment, pair.baseline)]
     if any(error is None for error in errors):
         return math.nan
-    # The errors add in quadrature, as if the evaluations were independent. The mean over pairs divides by their number.
+    # The errors add in quadrature, as if the evaluations were independent. The mean over pairs divides them by the
+    # number of pairs.
     total = math.hypot(*(error for error in errors if error is not None))
     return NORMAL_95 * total / len(pairs) if total > 0 else math.nan
 

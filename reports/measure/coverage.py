@@ -1,7 +1,7 @@
-"""Coverage: an arm's change at every k of pass@k, against the baseline and against the model before training.
+"""Coverage: the change in pass@k at every k, against the baseline and against the model before training.
 
-Training that only makes likely what the model could already do gains at k = 1 but loses at large k, where the variety
-of the untrained model wins (Yue et al., arXiv:2504.13837).
+If training only makes likelier what the model could already do, pass@k rises at k = 1 but falls at large k, where the
+untrained model's variety wins (Yue et al., arXiv:2504.13837).
 """
 
 from __future__ import annotations
@@ -28,56 +28,56 @@ from reports.statistics import (
 )
 
 TIE_DECIMALS = 9
-"""Decimals of a difference in percentage points: rounding errors are below them, a single sample far above."""
+"""Decimals kept of a difference in percentage points. Rounding errors are smaller, one sample's effect larger."""
 UNKNOWN_NOISE = said("reports.noise_model_before_training_coverage")
 FEW_SEEDS = "fewer than 3 seeds"
 
 
 @dataclass(frozen=True)
 class Crossover:
-    """The point where a difference first falls below 0 after it was above."""
+    """The first k at which a positive difference turns negative."""
 
     k: float
-    """The last k of a stretch at 0, if the difference is 0 before it falls."""
+    """The last k at which the difference is 0, if it stays at 0 before it falls."""
     low: float | None
-    """The k from which the band holds 0; None if it is not among the evaluated k, or without a band."""
+    """The smallest k at which the band contains 0; None if there is no band or that k was not evaluated."""
     high: float | None
-    """The k up to which the band holds 0; None likewise."""
+    """The largest k at which the band contains 0; None under the same conditions."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The difference in pass@k of an arm, in percentage points."""
+    """The change in pass@k of one arm, in percentage points."""
 
     arm: str
     against: str | None
     """The baseline; None for the model before training."""
     alpha: float
     curve: Curve
-    """The difference over k, with a band that holds at every k at once, at level 1 - alpha."""
+    """The difference at each k, with a simultaneous band at level 1 - alpha."""
     word: CoverageWord
     crossover: Crossover | None
     at_ceiling: bool
     """True if pass@k is 100% on both sides at the largest k, where nothing can be lost."""
     note: str
-    """Why there is no band, or ""."""
+    """The reason why there is no band; "" if there is one."""
 
 
 @derived
 def coverage(analysis: Analysis) -> list[Coverage]:
     """Compare each arm with the baseline, then each arm with the model before training.
 
-    Arms with pass@k at fewer than two k are left out. Each kind of comparison shares this look's alpha among its own
-    arms.
+    Arms with pass@k at fewer than two values of k are left out. Each of the two comparisons divides this look's alpha
+    among its own arms.
     """
     counts = analysis.by_seed(problems_by_right)
     return [*_against_baseline(analysis, counts), *_against_base_model(analysis, counts)]
 
 
 def problems_by_right(measurement: Measurement) -> list[int] | None:
-    """Count the problems of the final evaluation with 0, 1, ... right samples [samples + 1].
+    """Count the problems of the final evaluation that have 0, 1, ... correct samples [samples + 1].
 
-    None if no samples were kept, or not equally many for each problem.
+    None if no samples were kept, or if problems have different numbers of samples.
     """
     samples = measurement.final_samples
     if samples is None or not samples.is_known or np.ptp(samples.drawn) > 0:
@@ -100,7 +100,7 @@ def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]
             continue
         after, before = (np.array([pass_curve(side[seed], ks) for seed in seeds]) for side in (own, others))
         noise = [sampling_covariance(side[seed], ks) for side in (own, others) for seed in seeds]
-        # A difference has the noise of both sides, and the mean is over the runs of both.
+        # A difference has the noise of both sides. `noise` is averaged over the runs of both, hence the factor 2.
         sampling = 2 * np.mean(noise, axis=0)
         half_widths = simultaneous_half_widths(after - before, sampling, None, alpha)
         found.append(_coverage(arm, baseline, alpha, seeds, ks, after, before, half_widths))
@@ -110,7 +110,7 @@ def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]
 def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:
     """Compare each arm with the model before training.
 
-    That model is evaluated once: all seeds share its noise, which is in the band.
+    That model is evaluated once, so all seeds share its sampling noise. The band includes it.
     """
     alpha = alpha_of_each(analysis.sweep, len(analysis.arms))
     by_arm: dict[str, list[int] | None] = {
@@ -137,7 +137,7 @@ def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int
 
 
 def gain_curves(analysis: Analysis) -> list[Curve]:
-    """Compute pass@k after training minus before it, by the recorded metrics, in percentage points, without a band."""
+    """Compute pass@k after training minus before it, from the recorded metrics, in percentage points without a band."""
     curves = []
     for curve in curves_over_k(analysis, "pass"):
         before = base_line_over_k(analysis.base_metrics(curve.arm), "pass")
@@ -165,7 +165,7 @@ def _coverage(
     before: FloatArray,
     half_widths: FloatArray,
 ) -> Coverage:
-    """Build the coverage of one arm. after, before [n, K] and half_widths [K] are fractions."""
+    """Build the coverage of one arm from fractions: after and before [seeds, K], half_widths [K]."""
     k, curves = np.array(ks, dtype=np.float64), after - before
     lines = [Line(seed, k, 100 * curve) for seed, curve in zip(seeds, curves, strict=True)]
     mean, width = 100 * curves.mean(axis=0), 100 * half_widths
@@ -177,11 +177,11 @@ def _coverage(
 
 
 def crossover(curve: Curve) -> Crossover | None:
-    """Find the crossover of a curve. None if the mean does not fall below 0 among the evaluated k."""
+    """Find the crossover of a curve; None if its mean never turns from positive to negative."""
     log_k = np.log2(curve.grid)
     # A difference that is 0 except for rounding is a tie.
     mean, lower, upper = (np.round(line, TIE_DECIMALS) for line in (curve.mean, curve.low, curve.high))
-    # `maximum.accumulate` is true from the first k with a gain on, so a fall counts only after one.
+    # `maximum.accumulate` is true from the first k with a gain onwards, so a fall counts only after a gain.
     falls = np.flatnonzero(np.maximum.accumulate(mean > 0) & (mean < 0))
     if not len(falls):
         return None
@@ -199,7 +199,7 @@ def crossover(curve: Curve) -> Crossover | None:
 
 
 def _root(x: FloatArray, y: FloatArray, after: int) -> float:
-    """Return where y, linear between points, crosses 0 between the point before `after` and the point `after`."""
+    """Interpolate linearly between points `after` - 1 and `after`, and return the x at which y crosses 0."""
     share = y[after - 1] / (y[after - 1] - y[after])
     return float(x[after - 1] + share * (x[after] - x[after - 1]))
 

@@ -1,4 +1,4 @@
-"""Curves over training, and over k: a line for each seed, and their mean with its t band on a common grid."""
+"""Curves over training or over k: one line per seed, and their mean with its t band on a common grid."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from reports.measure.measurements import Columns, Measurement
 from reports.statistics import MIN_PAIRS, FloatArray, t_band
 
 Points = Sequence[tuple[float, float | None]] | FloatArray
-"""Pairs (x, y), or an array [n, 2]; an unknown y is None or NaN."""
+"""Pairs (x, y), or an array [n, 2]. An unknown y is None or NaN."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The x axis of curves: its column in the data, its label, and the quantity that is equal in two arms at one x."""
+    """The x axis of curves: its column in the data, its label, and the unit in which two arms are matched."""
 
     field: str
     label: str
@@ -31,7 +31,7 @@ class Axis:
             return m.steps[self.field]
         if not m.steps.length:
             return np.empty(0)
-        taken = ~np.isnan(m.timing["total_s"])  # rows of evaluations have no such time
+        taken = ~np.isnan(m.timing["total_s"])  # Rows of evaluations have no total_s.
         return np.interp(m.steps["step"], m.timing["step"][taken], np.cumsum(m.timing["total_s"][taken]))
 
     def of_evaluation(self, m: Measurement, row: ScoreRow) -> float:
@@ -50,8 +50,8 @@ SECONDS = Axis("training_s", "seconds of training", "seconds")
 def training_axes(analysis: Analysis) -> list[Axis]:
     """Return the axes over which training can be shown.
 
-    Generated tokens come first. They are left out, for all arms, if their number is unknown. The same holds if a cell
-    trained without generating any, which would leave it a single x. Seconds are left out if a cell did not record them.
+    Generated tokens come first. They are left out if any cell's number is unknown, or if a cell trained without
+    generating any: all its points would have the same x. Seconds are left out if any cell did not record them.
     """
     cells = [m for some in analysis.measurements.values() for m in some if m.steps.length]
     known = all(m.cell.generated_tokens is not None for some in analysis.measurements.values() for m in some)
@@ -61,7 +61,7 @@ def training_axes(analysis: Analysis) -> list[Axis]:
 
 
 def training_axis(analysis: Analysis) -> Axis:
-    """Return the axis of the curves: the requested one, else the first of `training_axes`."""
+    """Return the requested axis of the curves, or else the first of `training_axes`."""
     return next((axis for axis in training_axes(analysis) if axis.field == analysis.over), training_axes(analysis)[0])
 
 
@@ -76,10 +76,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """One arm: a line for each seed, and their mean [grid] with its band, low and high [grid].
+    """One arm: a line for each seed, and the mean of the lines with the ends of its band, all [grid].
 
-    The grid increases strictly. It covers the x at which every seed has data, except for the end of an
-    `evaluation_mean`. The band is the pointwise t(n-1) interval over seeds; NaN with fewer than three.
+    The grid increases strictly. It spans the x range that every seed covers; only the last point of an
+    `evaluation_mean` may lie outside. The band is the pointwise t(n-1) interval over seeds; NaN for fewer than 3.
     """
 
     arm: str
@@ -94,13 +94,13 @@ class Curve:
         return len(self.lines)
 
     def scaled(self, factor: float) -> Curve:
-        """Return the same curve in another unit. factor: above 0."""
+        """Return the curve with all y values multiplied by `factor`, which must be positive."""
         lines = [Line(line.seed, line.x, factor * line.y) for line in self.lines]
         return Curve(self.arm, lines, self.grid, factor * self.mean, factor * self.low, factor * self.high)
 
 
 def step_curves(analysis: Analysis, value: str | Callable[[Columns], FloatArray]) -> list[Curve]:
-    """Build curves of a field of steps.jsonl, or of a function of its fields, for every arm that recorded it."""
+    """Build the curves of a field of steps.jsonl, or of a function of its fields, for every arm that recorded it."""
     axis = training_axis(analysis)
 
     def points(m: Measurement) -> Points:
@@ -110,10 +110,10 @@ def step_curves(analysis: Analysis, value: str | Callable[[Columns], FloatArray]
 
 
 def evaluation_curves(analysis: Analysis, metric: str, alpha: float) -> list[Curve]:
-    """Build curves of a metric of the periodic and the final evaluations, from the model before training on.
+    """Build the curves of a metric over all evaluations, starting with the model before training.
 
-    alpha: the band is at level 1 - alpha. Cells whose final evaluation lacks the metric are left out, as they are from
-    every comparison, so a line ends in the score that is compared.
+    alpha: the band has level 1 - alpha. Cells whose final evaluation lacks the metric are left out, as in every
+    comparison, so each line ends in the score that is compared.
     """
     axis = training_axis(analysis)
     starts = {arm: analysis.base_metrics(arm).get(metric) for arm in analysis.measurements}
@@ -130,11 +130,12 @@ def evaluation_curves(analysis: Analysis, metric: str, alpha: float) -> list[Cur
 
 
 def paired_curves(curves: Sequence[Curve], baseline: str, alpha: float) -> list[Curve]:
-    """Build curves of each arm's evaluations minus the baseline's, seed by seed, with the band at level 1 - alpha.
+    """Build the curves of each arm's evaluations minus the baseline's, paired by seed.
 
-    Differences are taken at the arm's own x, within the range of both, with the baseline interpolated linearly. The
-    last one is that of the final values, at the mean of the two last x. Arms without a pair that shares a range are
-    left out.
+    alpha: the band has level 1 - alpha.
+    The differences are taken at the arm's own x, within the range that both lines cover; the baseline is interpolated
+    linearly. The last point is the difference of the final values, placed midway between the two last x. Arms whose
+    seeds never share a range with the baseline are left out.
     """
     partners = next(({line.seed: line for line in c.lines} for c in curves if c.arm == baseline), {})
     paired = []
@@ -154,34 +155,34 @@ def _difference(line: Line, partner: Line) -> Line:
 
 
 def to_line(seed: int, points: Points) -> Line:
-    """Build a line through the finite points. At equal x, the last point counts."""
+    """Build a line through the points with a finite y. If an x occurs several times, its last point counts."""
     x, y = np.asarray(points, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
-    if np.isfinite(y).all() and (np.diff(x) > 0).all():  # as most are, in a fifth of the time
+    if np.isfinite(y).all() and (np.diff(x) > 0).all():  # A fast path for most lines, in a fifth of the time.
         return Line(seed, x.copy(), y.copy())
     x, y = x[np.isfinite(y)][::-1], y[np.isfinite(y)][::-1]
-    # np.unique returns the first of equal x, hence the reversed order.
+    # np.unique returns the first of several equal x, so the order was reversed above.
     x, last = np.unique(x, return_index=True)
     return Line(seed, x, y[last])
 
 
 def mean_curve(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
-    """Average the seeds, each interpolated linearly, on an even grid with as many points as the shortest seed.
+    """Average the seeds, interpolated linearly, on an even grid with as many points as the shortest seed has.
 
-    Seeds that share their x keep it. The grid is empty if no range is covered by all seeds.
+    Seeds with identical x values keep them. The grid is empty if no range is covered by all seeds.
     """
     grid = _shared_grid(lines)
     return _average(arm, lines, grid, np.array([np.interp(grid, line.x, line.y) for line in lines]), alpha)
 
 
 def evaluation_mean(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
-    """Average the seeds as `mean_curve`, but end in the mean of their last values, at the mean of their last x.
+    """Average the seeds like `mean_curve`, but end in the mean of their last values, at the mean of their last x.
 
-    Final scores are compared, wherever the seeds end. A curve interpolated to an x that all seeds reach would end in
-    another mean and band than the comparison.
+    Comparisons use the final scores, wherever the seeds end. A curve that stopped at the last x that all seeds reach
+    would end in a different mean and band.
     """
     grid = _shared_grid(lines)
     end = float(np.mean([line.x[-1] for line in lines]))
-    # The last point that all reach is dropped if it is so near the end that it would say the same twice.
+    # Drop the last shared point if it is so close to the end that the two would almost coincide.
     half_spacing = np.diff(grid[-2:]).sum() / 2
     grid = grid[grid < end - half_spacing]
     values = np.array([[*np.interp(grid, line.x, line.y), line.y[-1]] for line in lines])
@@ -189,7 +190,7 @@ def evaluation_mean(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
 
 
 def _shared_grid(lines: Sequence[Line]) -> FloatArray:
-    """Return the grid of x that all lines cover."""
+    """Return the grid of x values that all lines cover."""
     first, last = max(line.x[0] for line in lines), min(line.x[-1] for line in lines)
     if all(np.array_equal(line.x, lines[0].x) for line in lines):
         return lines[0].x
@@ -198,7 +199,7 @@ def _shared_grid(lines: Sequence[Line]) -> FloatArray:
 
 
 def _average(arm: str, lines: Sequence[Line], grid: FloatArray, values: FloatArray, alpha: float) -> Curve:
-    """Average values [n, grid], one row per seed, into the curve of an arm."""
+    """Average values [seeds, grid] into the curve of an arm."""
     nothing = np.full(len(grid), math.nan)
     low, high = t_band(values, alpha) if len(lines) >= MIN_PAIRS else (nothing, nothing)
     return Curve(arm, list(lines), grid, values.mean(axis=0), low, high)
@@ -210,9 +211,11 @@ def curves_of(
     average: Callable[[str, Sequence[Line], float], Curve] = mean_curve,
     alpha: float | None = None,
 ) -> list[Curve]:
-    """Build a curve for every arm whose cells have points.
+    """Build a curve for every arm that has a cell with points.
 
-    average: turns the lines of an arm into its curve. alpha: the band is at level 1 - alpha; the sweep's by default.
+    points: the points of one cell.
+    average: turns an arm's lines into its curve.
+    alpha: the band has level 1 - alpha; None for the sweep's alpha.
     """
     curves = []
     for arm, cells in analysis.measurements.items():
@@ -223,7 +226,7 @@ def curves_of(
 
 
 def curves_over_k(analysis: Analysis, family: str) -> list[Curve]:
-    """Build curves of a metric of the final evaluation over k. family: `pass` or `maj`, for pass@k or maj@k."""
+    """Build the curves of a metric of the final evaluation over k. family: `pass` for pass@k, `maj` for maj@k."""
 
     def points(m: Measurement) -> Points:
         return points_over_k({} if m.final is None else m.final["metrics"], family)
@@ -232,12 +235,12 @@ def curves_over_k(analysis: Analysis, family: str) -> list[Curve]:
 
 
 def points_over_k(metrics: Mapping[str, float | None], family: str) -> list[tuple[float, float | None]]:
-    """Return the pairs (k, value) of every `<family>@k` among the metrics, by k."""
+    """Return the pairs (k, value) of all `<family>@k` among the metrics, sorted by k."""
     named = {name: name.removeprefix(f"{family}@") for name in metrics if name.startswith(f"{family}@")}
     return sorted(((int(k), metrics[name]) for name, k in named.items() if k.isdecimal()), key=lambda point: point[0])
 
 
 def base_line_over_k(metrics: Mapping[str, float | None], family: str) -> Line | None:
-    """Return the line of the model before training, in percent; None if it was not measured."""
+    """Return pass@k or maj@k of the model before training, in percent; None if it was not measured."""
     line = to_line(0, points_over_k(metrics, family))
     return Line(0, line.x, 100 * line.y) if len(line.x) else None

@@ -1,7 +1,7 @@
-"""The gradient, advantages and lengths of each arm by the pass rate of a prompt, from rollouts.
+"""Gradient, advantages and lengths of each arm by the pass rate of the prompt, from rollouts.
 
-The pass rate of a prompt is that of its group in its step, so it is noisy and takes only as many values as the group
-has samples.
+A prompt's pass rate is the share of correct completions in its group at one step. It is therefore noisy, and can take
+only as many values as the group size allows.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
     import pyarrow
 
 BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
-"""The names of bins in steps.jsonl: a pass rate of 0; in (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
+"""The names of the bins in steps.jsonl: pass rates of 0, (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1) and 1."""
 
 BIN_LABELS = ("0", "<¼", "<½", "<¾", "<1", "1")
 
 MOST_FILES = 3
-"""The most files of rollouts read per cell: from the beginning, the middle and the end of training."""
+"""The most rollout files read per cell, spread over training."""
 MOST_CELLS = 200
-"""The most cells read, spread over all arms and seeds: a thousand would take most of a report's time."""
+"""The most cells read, spread over all arms and seeds. Reading a thousand would take most of a report's time."""
 
 
 @dataclass(frozen=True)
 class Difficulty:
-    """One cell by bins of pass rate [bins]; NaN if no prompt was in a bin or nothing was recorded."""
+    """The statistics of one cell by pass-rate bin [bins]; NaN if a bin has no prompt or nothing was recorded."""
 
     seed: int
     advantage: FloatArray
-    """The mean |A| of a token."""
+    """The mean |A| over the bin's tokens."""
     share: FloatArray
-    """The bin's share of the sum, over all tokens, of |A| times the weight of the token's loss.
+    """The bin's share of the sum over all tokens of |A| times the token's weight in the loss.
 
-    The weight is that of the objective's aggregation. With ratios at 1, and for the policy's term alone, the sum is
-    that of the absolute derivatives of the loss by the tokens' log-probs.
+    The weight follows from the objective's aggregation. If all ratios are 1, the sum equals the sum of the absolute
+    derivatives of the policy loss with respect to the tokens' log-probs.
     """
     tokens: FloatArray
-    """The mean length of a completion."""
+    """The mean length of a completion, in tokens."""
     prompts: FloatArray
-    """The share of all prompts."""
+    """The bin's share of all prompts."""
 
 
 @derived
 def difficulties(analysis: Analysis) -> dict[str, dict[int, Difficulty]]:
-    """Compute the difficulty of at most MOST_CELLS cells, by arm and seed."""
+    """Compute the `difficulty` of at most MOST_CELLS cells, and return it by arm and seed."""
     every = [m for cells in analysis.measurements.values() for m in cells]
     read = spread(every, MOST_CELLS)
     found: dict[str, dict[int, Difficulty]] = {}
@@ -67,9 +67,9 @@ def difficulties(analysis: Analysis) -> dict[str, dict[int, Difficulty]]:
 
 
 def difficulty(measurement: Measurement) -> Difficulty | None:
-    """Compute the difficulty of one cell from up to MOST_FILES of its files of rollouts, spread over training.
+    """Compute the statistics of one cell from at most MOST_FILES of its rollout files, spread over training.
 
-    None if no file holds the needed columns. Raises DamagedRecordError for a file that has gaps or cannot be read.
+    None if no file contains the needed columns. Raises DamagedRecordError for a file that has gaps or cannot be read.
     """
     by_step = _advantages_by_step(measurement)
     limits = dict(zip(measurement.steps["step"].tolist(), measurement.steps["len/limit"].tolist(), strict=True))
@@ -84,10 +84,10 @@ def difficulty(measurement: Measurement) -> Difficulty | None:
         prompts += np.bincount(rows.bin[rows.first_of_group], minlength=len(BINS))
         weight += rows.by_bin(np.where(known, rows.tokens, 0.0))
         summed += rows.by_bin(np.where(known, rows.tokens * np.nan_to_num(recorded), 0.0))
-        # A mean |A| of a bin stands in where a step was too large for advantages of tokens to be recorded.
+        # A large step does not record its tokens' advantages. There the bin's mean |A| stands in.
         sizes = np.where(rows.has_token_records, rows.summed_advantage, rows.tokens * recorded)
         limit = np.array([limits.get(step, np.nan) for step in steps])[at]
-        with np.errstate(divide="ignore", invalid="ignore"):  # a group without a token in the loss has divisor 0
+        with np.errstate(divide="ignore", invalid="ignore"):  # A group without a token in the loss has divisor 0.
             shares = np.nan_to_num(sizes / loss_divisors(objective, rows, limit), posinf=0.0)
         gradient += rows.by_bin(np.where(rows.in_loss(objective), shares, 0.0))
     if not completions.any():
@@ -103,7 +103,7 @@ def difficulty(measurement: Measurement) -> Difficulty | None:
 
 def bin_of(rate: FloatArray) -> npt.NDArray[np.intp]:
     """Return the bin of each pass rate in [0, 1]."""
-    # Bins 1 to 4 are quarters; rates of exactly 0 and 1 have bins of their own at the ends.
+    # Bins 1 to 4 are quarters. Rates of exactly 0 and 1 have bins of their own.
     inner = 1 + np.floor(4 * rate).astype(np.intp)
     bins: npt.NDArray[np.intp] = np.where(rate >= 1, len(BINS) - 1, np.where(rate <= 0, 0, inner))
     return bins
@@ -114,20 +114,20 @@ _UNKNOWN = np.full(len(BINS), np.nan)
 
 @dataclass(frozen=True)
 class RolloutColumns:
-    """The completions of one file, arrays [n_rows] each."""
+    """The completions of one file: arrays [n_rows]."""
 
     step: npt.NDArray[np.int64]
     group: npt.NDArray[np.intp]
-    """The number of the row's group: one prompt in one step."""
+    """The index of the row's group, which is one prompt in one step."""
     bin: npt.NDArray[np.intp]
     tokens: FloatArray
     truncated: npt.NDArray[np.bool_]
     update: npt.NDArray[np.int64]
-    """The optimiser step of the first pass, on the batch of `step`; 0 if it was not recorded."""
+    """The optimiser step that used the row in the first pass over the batch of `step`; 0 if it was not recorded."""
     learned: npt.NDArray[np.bool_]
-    """True if the batch still held the row after filters dropped some."""
+    """True if the row stayed in the batch after filtering."""
     has_token_records: npt.NDArray[np.bool_]
-    """True if the step recorded the advantages of its tokens."""
+    """True if the row's step recorded the advantages of its tokens."""
     summed_advantage: FloatArray
     """The sum of |A| over the row's tokens."""
 
@@ -140,7 +140,7 @@ class RolloutColumns:
         return np.unique(self.group, return_index=True)[1]
 
     def in_loss(self, objective: Mapping[str, object]) -> npt.NDArray[np.bool_]:
-        """Return whether each row's tokens enter the loss, given what the objective drops and masks."""
+        """Return whether each row's tokens enter the loss, given the filters and masks of the objective."""
         kept = self.learned
         overlong = objective.get("overlong")
         if isinstance(overlong, dict) and overlong.get("type") in ("mask_after", "mask_before"):
@@ -153,13 +153,13 @@ class RolloutColumns:
 def loss_divisors(objective: Mapping[str, object], rows: RolloutColumns, limit: FloatArray) -> FloatArray:
     """Return the divisor of the loss of each row's tokens [n_rows], as in `algorithms.loss`.
 
-    limit [n_rows]: the completion limit. NaN if the objective has no aggregation. A step counts as one micro-batch, as
-    its split is not recorded.
+    limit [n_rows]: the completion limit, in tokens.
+    NaN if the objective has no known aggregation. A step counts as one micro-batch, because its split is not recorded.
     """
     weight = AGGREGATIONS.get(str(objective.get("aggregation")))
     if weight is None:
         return np.full(len(rows.step), np.nan)
-    # One integer per (step, update), so that np.unique numbers the optimiser steps.
+    # One integer per (step, update), so that np.unique can number the optimiser steps.
     _, batch = np.unique(rows.step * (rows.update.max() + 1) + rows.update, return_inverse=True)
     loss_tokens = np.where(rows.in_loss(objective), rows.tokens, 0.0)
     pairs = np.unique(np.column_stack([batch, rows.group])[rows.learned], axis=0)
@@ -188,13 +188,13 @@ def _rollouts(measurement: Measurement) -> Iterator[RolloutColumns]:
 
 
 def rollouts_of(table: pyarrow.Table) -> RolloutColumns:
-    """Read the rows of a file of rollouts. Columns of tokens and `truncated` may be missing."""
+    """Extract the columns of a rollout table. `truncated` and the token columns may be missing."""
     import pyarrow.compute as pc
 
     step = as_array(table["step"])
     coded = table["problem_id"].combine_chunks().dictionary_encode()
     problem = as_array(coded.indices)
-    # One integer per (step, problem), since a prompt may return in a later step.
+    # One integer per (step, problem), because a prompt may recur in a later step.
     _, group = np.unique(step * len(coded.dictionary) + problem, return_inverse=True)
     rates = np.bincount(group, weights=as_array(table["correct"])) / np.bincount(group)
     n = len(table)
@@ -220,7 +220,7 @@ def rollouts_of(table: pyarrow.Table) -> RolloutColumns:
             else np.zeros(n, dtype=np.bool_)
         ),
         update=update,
-        # In a step without token records, nothing says that a row was dropped.
+        # In a step without token records, dropped rows are unknown, so every row counts as trained on.
         learned=learned | ~recorded,
         has_token_records=recorded,
         summed_advantage=summed,
@@ -228,13 +228,13 @@ def rollouts_of(table: pyarrow.Table) -> RolloutColumns:
 
 
 def _advantages_by_step(measurement: Measurement) -> dict[int, FloatArray]:
-    """Return the mean |A| by bin [bins] of each step that recorded it; NaN in a bin without tokens."""
+    """Return the mean |A| by bin [bins] of every step. NaN if a bin has no tokens or the step did not record it."""
     steps = measurement.steps
     advantages = np.column_stack([steps[f"adv/abs_mean_at_rate_{name}"] for name in BINS])
     return dict(zip(steps["step"].astype(int).tolist(), advantages, strict=True))
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """Divide arrays; NaN where the denominator is 0."""
+    """Divide elementwise, with NaN where the denominator is 0."""
     ratio: FloatArray = np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)
     return ratio

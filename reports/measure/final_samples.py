@@ -1,7 +1,6 @@
-"""The verdicts on the samples of a cell's final evaluation, in a few kB, because a sweep may have a thousand cells.
+"""The graded samples of a cell's final evaluation, in a few kB, because a sweep may have a thousand cells.
 
-The table of samples is counted by problem as soon as it is read, and then dropped. All comparisons by problem use these
-counts.
+The table of samples is reduced to counts by problem as soon as it is read. All comparisons by problem use these counts.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ COLUMNS = ("problem_id", "sample", "correct", "verdicts")
 
 @dataclass(frozen=True)
 class FinalSamples:
-    """The samples of a final evaluation, counted by problem. Imported ones may lack columns."""
+    """The samples of a final evaluation, counted by problem. Imported samples may lack columns."""
 
     n_samples: int
-    """The number of samples of all problems."""
+    """The total number of samples, over all problems."""
     problems: tuple[str, ...]
-    """[n_problems], in the order of the evaluation; empty if the records do not name them or their verdicts."""
+    """[n_problems] in the order of the evaluation; empty if the records lack the problem ids or the verdicts."""
     drawn: npt.NDArray[np.int32]
     """[n_problems] the number of samples of each problem."""
     right: npt.NDArray[np.int32]
-    """[n_problems] the number of right ones."""
+    """[n_problems] the number of correct samples of each problem."""
     disagreement_frac: float | None
-    """The share of samples on which the graders do not all agree; None with fewer than two graders."""
+    """The share of samples on which the graders disagree; None for fewer than two graders."""
     _bits: bytes | None
-    """The `grid` at one bit per sample."""
+    """The `grid`, packed into one bit per sample."""
 
     @classmethod
     def of(cls, path: Path, table: pyarrow.Table) -> FinalSamples:
-        """Count a table of samples: COLUMNS, if recorded, read from `path`.
+        """Count a table of samples, which was read from `path` and has those of COLUMNS that were recorded.
 
-        Raises DamagedRecordError for gaps, and for verdicts of another type.
+        Raises DamagedRecordError for missing values, or if `correct` is not boolean.
         """
         require_values(path, table, table.column_names)
         if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
@@ -63,7 +62,7 @@ class FinalSamples:
         drawn = np.bincount(problem)
         bits = None
         if "sample" in table.column_names and drawn.min() == drawn.max():
-            # Sorted by problem, then by the sample's number.
+            # Sort by problem, then by sample number.
             bits = np.packbits(correct[np.lexsort((as_array(table["sample"]), problem))]).tobytes()
         return cls(
             table.num_rows,
@@ -76,19 +75,20 @@ class FinalSamples:
 
     @property
     def is_known(self) -> bool:
-        """True if the verdicts on single problems are recorded."""
+        """True if the verdict on each sample is recorded together with its problem."""
         return bool(self.problems)
 
     @property
     def right_fracs(self) -> FloatArray:
-        """The share of right samples of each problem [n_problems]."""
+        """The share of correct samples of each problem [n_problems]."""
         return np.asarray(self.right / self.drawn, dtype=np.float64)
 
     @property
     def grid(self) -> npt.NDArray[np.bool_] | None:
-        """The right samples [n_problems, samples of each], in the order of their numbers, which name their noise.
+        """Whether each sample is correct [n_problems, samples], ordered by sample number.
 
-        None if samples have no numbers, or not every problem has equally many.
+        Samples with the same number share their sampling noise across cells. None if the samples have no numbers, or if
+        problems have different numbers of samples.
         """
         if self._bits is None:
             return None
@@ -96,7 +96,7 @@ class FinalSamples:
         return right.reshape(len(self.problems), -1).astype(np.bool_)
 
     def named(self, names: Mapping[str, str]) -> FinalSamples:
-        """Return the samples of the problems that `names` maps, each under its new name."""
+        """Keep only the problems in `names`, each renamed to the id that it maps to."""
         kept = [place for place, problem in enumerate(self.problems) if problem in names]
         grid = self.grid
         return replace(
@@ -109,7 +109,7 @@ class FinalSamples:
         )
 
     def pass_at_pp(self, k: int) -> dict[str, float]:
-        """Compute pass@k of each problem (2107.03374, eq. 1) by its id, in percent.
+        """Compute pass@k of each problem (arXiv:2107.03374, eq. 1), by problem id, in percent.
 
         Problems with fewer than k samples are left out.
         """
@@ -123,15 +123,15 @@ class FinalSamples:
 
 @lru_cache(maxsize=8)
 def _one_copy(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first of equal tuples: cells evaluate the same problems, and hold their names once."""
+    """Return the first of several equal tuples, so that cells with the same problems share one copy of their names."""
     return names
 
 
 def _disagreement_frac(path: Path, table: pyarrow.Table) -> float | None:
-    """Return the share of samples on which graders disagree; None with fewer than two graders."""
+    """Return the share of samples on which the graders disagree; None for fewer than two graders."""
     if "verdicts" not in table.column_names:
         return None
-    # Few distinct texts occur, so each is parsed once.
+    # There are few distinct texts, so each is parsed once.
     counted = [(_votes(path, pair["values"]), pair["counts"]) for pair in table["verdicts"].value_counts().to_pylist()]
     if not counted or min(len(votes) for votes, _ in counted) < 2:
         return None
@@ -139,7 +139,7 @@ def _disagreement_frac(path: Path, table: pyarrow.Table) -> float | None:
 
 
 def _votes(path: Path, verdicts: str) -> Sequence[object]:
-    """Return each grader's verdict on a sample. Raises DamagedRecordError if they are not a JSON object."""
+    """Return each grader's verdict on a sample. Raises DamagedRecordError if `verdicts` is not a JSON object."""
     try:
         by_grader = json.loads(verdicts)
     except json.JSONDecodeError:

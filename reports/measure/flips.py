@@ -1,6 +1,6 @@
-"""Flips: the problems on which arms differ most, and whether chance gives as much.
+"""Flips: the problems on which the arms differ most, and a test of whether chance alone would produce such differences.
 
-The most extreme of many problems always look as if they said something.
+The most extreme of many problems always look meaningful.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MOST_PROBLEMS = 12
 DRAWS = 1999
 DRAWS_AT_ONCE = 100
 DECIMALS = 12
-"""Shares are rounded to these decimals, so that sums in another order still tie."""
+"""Shares are rounded to this many decimals, so that sums in a different order still tie."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """The range, on single problems, of the arms' shares of right samples over all of their seeds."""
+    """How far the arms' shares of correct samples lie apart on the problems where they differ most."""
 
     problems: list[int]
-    """Positions of up to MOST_PROBLEMS of `n_problems`, the widest range first."""
+    """The positions of at most MOST_PROBLEMS problems, widest range first."""
     ranges_pp: list[float]
-    """The range on each of them."""
+    """The range of each of these problems: highest minus lowest share among the arms."""
     permuted_pp: list[float]
-    """The mean range of the problem in the same rank, if arms are exchanged within seeds."""
+    """The mean range at the same rank after arms are swapped at random within seeds."""
     p: float
-    """The share of arrangements whose widest range is at least as wide."""
+    """The p value of the widest range: the share of arrangements whose widest range is at least as wide."""
     n_problems: int
 
 
@@ -42,18 +42,18 @@ class Ranges:
 def problem_ranges(analysis: Analysis) -> Ranges | None:
     """Compute the ranges of an analysis.
 
-    None with fewer than two arms that kept samples, or if all arms solve every problem equally often.
+    None if fewer than two arms kept samples, or if all arms solve every problem equally often.
     """
     scores = problem_scores(analysis)
     return ranges_of(scores.by_arm) if len(scores.by_arm) > 1 else None
 
 
 def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
-    """Compute the ranges of the shares [n_problems] of each arm and seed, over problems that every cell evaluated.
+    """Compute the ranges from each arm's and seed's shares [n_problems], over the problems that every cell evaluated.
 
-    If no arm matters, the cells of a seed may be exchanged between arms, all problems of a cell together. The test of
-    the widest range is therefore exact for any number of seeds. It counts the arms as they are among 1 + 1999
-    arrangements.
+    Under the null hypothesis that the arms do not differ, the cells of a seed can be swapped between arms, each with
+    all of its problems. So the permutation test of the widest range is exact for any number of seeds. The observed
+    arrangement counts as one of 1 + 1999.
     """
     cells = [(arm, seed) for arm, by_seed in enumerate(by_arm.values()) for seed in by_seed]
     arms, seeds = np.array(cells).T
@@ -65,7 +65,7 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
     counts = np.bincount(arms)
 
     def ranges(drawn_arms: npt.NDArray[np.int64]) -> FloatArray:
-        """Compute the ranges [draws, n_known] between arms, given the arm of each cell [draws, n_cells]."""
+        """Compute the range over arms [draws, n_known] of each problem, given each cell's arm [draws, n_cells]."""
         of_arm = (drawn_arms[:, None, :] == np.arange(len(counts))[:, None]) / counts[:, None]
         return np.asarray(np.ptp(of_arm @ shares[:, known], axis=1).round(DECIMALS), dtype=np.float64)
 
@@ -74,7 +74,7 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
     if not widest:
         return None
     in_order = []
-    # In parts of DRAWS_AT_ONCE arrangements, which bounds the memory.
+    # Process DRAWS_AT_ONCE arrangements at a time, to bound the memory.
     for start in range(0, DRAWS, DRAWS_AT_ONCE):
         drawn = np.tile(arms, (min(DRAWS_AT_ONCE, DRAWS - start), 1))
         for seed in np.unique(seeds):
@@ -92,7 +92,7 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
 
 
 def ranges_rows(analysis: Analysis) -> list[ProblemRanges]:
-    """Build the rows of report.json about ranges: a single one, or none."""
+    """Build the row of report.json about ranges, as a list that is empty if there are no ranges."""
     found, scores = problem_ranges(analysis), problem_scores(analysis)
     if found is None:
         return []
@@ -112,7 +112,7 @@ def ranges_rows(analysis: Analysis) -> list[ProblemRanges]:
 
 
 def find_flips(analysis: Analysis) -> list[Flip]:
-    """Find the flips of each arm, in the order of the sweep file, the biggest change first; [] without kept samples."""
+    """Return each arm's flips, in the order of the sweep file, biggest change first; [] if no samples were kept."""
     scores, baseline = problem_scores(analysis), analysis.sweep.baseline
     return [
         _flip(analysis, arm, problem)
@@ -123,7 +123,7 @@ def find_flips(analysis: Analysis) -> list[Flip]:
 
 
 def biggest_movers(scores: ProblemScores, arm: str, baseline: str, n: int = FLIPS_PER_CONTRAST) -> list[int]:
-    """Return the positions of up to n problems that changed most, up or down. Unchanged ones are left out."""
+    """Return the positions of the n problems that changed most in either direction. Unchanged problems are left out."""
     size = np.nan_to_num(np.abs(scores.differences(arm, baseline)))
     order = np.argsort(-size, kind="stable")[:n]
     return [int(problem) for problem in order if size[problem] > 0]

@@ -1,6 +1,6 @@
 """The declared contrasts of a factorial (`grid:`): main effects and interactions, paired by seed, in percentage points.
 
-They are corrected together. Arms against the baseline are corrected separately, and come second.
+They are corrected for multiplicity as one family. Comparisons of arms with the baseline are a second family.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 ADDITIVE = "additive"
-"""The baseline of an interaction: two effects that add up."""
+"""The name shown as the baseline of an interaction: the two effects add up."""
 
 Values = dict[str, object]
 
@@ -41,17 +41,17 @@ class Factorial:
     """The crossed knobs of a sweep."""
 
     levels: dict[str, list[object]]
-    """By knob, its values in the order of the arms."""
+    """Maps each knob to its values, in the order of the arms."""
     arms: dict[tuple[int, ...], str]
-    """Arms by the positions of their values."""
+    """Maps the positions of the values, one per knob, to the arm."""
     reference: tuple[int, ...]
-    """The positions of the baseline's values."""
+    """The positions of the baseline's values, one per knob."""
 
     @classmethod
     def of(cls, grid: Mapping[str, Values], baseline: str) -> Factorial | None:
         """Build the factorial of a grid, which maps each arm to its value of every knob.
 
-        None unless two or more knobs have several values: one knob alone is a list of arms.
+        None unless at least two knobs have several values each. With one knob, the arms are a plain list.
         """
         levels: dict[str, list[object]] = {}
         for point in grid.values():
@@ -68,7 +68,7 @@ class Factorial:
 
     @property
     def n_absent(self) -> int:
-        """The number of combinations without an arm, as --arms leaves some out: then knobs are not crossed."""
+        """The number of combinations that have no arm, e.g. because --arms left it out."""
         return math.prod(self.shape) - len(self.arms)
 
     @property
@@ -77,27 +77,27 @@ class Factorial:
 
     @cached_property
     def effects(self) -> list[Effect]:
-        """The main effects, then the interactions of two knobs; none if an arm is absent."""
+        """The main effects, then the two-knob interactions; [] if a combination has no arm."""
         return [] if self.n_absent else factorial_effects(self.shape, self.reference)
 
     def table(self, value_of: Mapping[str, float]) -> FloatArray:
-        """Arrange a value of each arm as [levels of the first knob, levels of the second, ...]."""
+        """Arrange one value per arm as an array [values of the first knob, values of the second, ...]."""
         table = np.full(self.shape, math.nan)
         for place, arm in self.arms.items():
             table[place] = value_of[arm]
         return table
 
     def weights(self, effect: Effect) -> dict[str, float]:
-        """Return the arms of an effect, each with its weight."""
+        """Return the arms that an effect involves, each with its weight."""
         return {arm: float(weight) for place, arm in self.arms.items() if (weight := effect.weights[place])}
 
     def values(self, effect: Effect) -> Values:
-        """Return the knobs of an effect, with the values that it concerns."""
+        """Return the knobs of an effect, each with the value that is compared with the baseline's."""
         named = self._named(effect)
         return {knob: self.levels[knob][level] for knob, level in zip(named, effect.levels, strict=True)}
 
     def reference_values(self, effect: Effect) -> dict[str, object]:
-        """Return the knobs of an effect, with the baseline's values."""
+        """Return the knobs of an effect, each with the baseline's value."""
         references = [self.reference[factor] for factor in effect.factors]
         return {knob: self.levels[knob][level] for knob, level in zip(self._named(effect), references, strict=True)}
 
@@ -120,31 +120,31 @@ def _setting(knob: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class FactorEffect:
-    """A main effect of one knob, or the interaction of two, against the values that the baseline has."""
+    """A main effect of one knob, or the interaction of two, relative to the baseline's values."""
 
     kind: Literal["main", "interaction"]
     values: Values
     reference: Values
     contrast: Contrast
-    """Over the seeds that have a score in every arm."""
+    """Computed from the seeds that have a score in every arm."""
     within: list[Within]
-    """For a main effect, its size at each value of each other knob with its interval, in percentage points."""
+    """For a main effect: its size at each value of each other knob, with an interval, in percentage points."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A contrast that a sweep declares."""
+    """A contrast that a sweep declares before there are results."""
 
     name: str
     baseline: str
     sd_ratio: float
-    """Its sd over that of the difference of two arms; see `Effect`."""
+    """The contrast's standard deviation divided by that of a difference of two arms; see `Effect`."""
 
 
 def declared_names(grid: Mapping[str, dict[str, object]], arms: Sequence[str], baseline: str) -> list[Declared]:
-    """Return the contrasts of a sweep before there are records: the effects of a factorial, else the other arms.
+    """Return the contrasts that a sweep declares: the effects of a factorial, or else the other arms.
 
-    grid: as in sweep.json.
+    grid: the same mapping as in sweep.json.
     """
     factorial = Factorial.of(grid, baseline)
     if factorial is None or not factorial.effects:
@@ -160,7 +160,7 @@ def factorial_of(sweep: SweepRecord) -> Factorial | None:
 
 
 def declared_contrasts(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[Contrast]:
-    """Return the declared contrasts: the effects of a factorial, else every arm against the baseline."""
+    """Return the declared contrasts: the effects of a factorial, or else every arm against the baseline."""
     effects = factor_effects(sweep, measurements)
     return [effect.contrast for effect in effects] or compare_arms(sweep, measurements)
 
@@ -177,9 +177,9 @@ def declared_of(analysis: Analysis) -> list[Contrast]:
 
 
 def factor_effects(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[FactorEffect]:
-    """Estimate every main effect and every interaction of two knobs.
+    """Estimate every main effect and every two-knob interaction; [] if the sweep is not a complete factorial.
 
-    Each has the level 1 - alpha / m, and Holm covers all m of them. [] if the sweep is no factorial, or not all of one.
+    With m effects, each has level 1 - alpha / m, and Holm's correction covers all m.
     """
     factorial = factorial_of(sweep)
     if factorial is None or not factorial.effects:
@@ -223,13 +223,13 @@ def _quantum_pp(complete: Mapping[int, Mapping[str, Measurement]]) -> float:
 def _contrast(
     sweep: SweepRecord, factorial: Factorial, effect: Effect, complete: dict[int, dict[str, Measurement]], alpha: float
 ) -> Contrast:
-    """Build the effect's contrast: what it adds against what it subtracts. `p_holm` is still to be filled in."""
+    """Compare the arms of positive weight with those of negative weight. `p_holm` is filled in later."""
     weights = factorial.weights(effect)
     flagged = [seed for seed, runs in complete.items() if any(runs[arm].cell.flags for arm in weights)]
     ratios = _token_ratios(factorial, effect, complete)
     scores = {seed: factorial.table(_scores(runs)) for seed, runs in complete.items()}
     quantum_pp = _quantum_pp(complete)
-    # A side is a weighted sum of scores, so its limits are those of a score times the sum of its weights.
+    # Each side is a weighted sum of scores, so its limits are the limits of a score times the sum of the weights.
     (lowest, highest), total = SCORE_LIMITS_PP, float(np.maximum(effect.weights, 0).sum())
 
     def compare(seeds: Sequence[int]) -> PairedComparison | None:
@@ -269,7 +269,7 @@ def _contrast(
 
 
 def _neighbours(factorial: Factorial, effect: Effect, factor: int) -> list[tuple[str, str]]:
-    """Return the pairs of arms that differ in one factor of an effect alone: at its level, and at the reference."""
+    """Return the pairs of arms that differ only in this factor: one at the effect's value, one at the baseline's."""
     at_level = effect.levels[effect.factors.index(factor)]
     pairs = []
     for place, arm in factorial.arms.items():
@@ -280,7 +280,7 @@ def _neighbours(factorial: Factorial, effect: Effect, factor: int) -> list[tuple
 
 
 def _acts_on_no_weight(factorial: Factorial, effect: Effect, runs: Mapping[str, Measurement]) -> bool:
-    """Return whether a knob of the effect leaves the final weights unchanged, whatever the others are."""
+    """Return whether one of the effect's knobs leaves the final weights unchanged at every value of the other knobs."""
     return any(
         all(
             runs[arm].cell.digest is not None and runs[arm].cell.digest == runs[other].cell.digest
@@ -293,9 +293,9 @@ def _acts_on_no_weight(factorial: Factorial, effect: Effect, runs: Mapping[str, 
 def _token_ratios(
     factorial: Factorial, effect: Effect, complete: Mapping[int, Mapping[str, Measurement]]
 ) -> list[float]:
-    """Return the ratio for each seed and each pair of arms that differ only in the effect's first knob.
+    """Return the token ratio for each seed and each pair of arms that differ only in the effect's first knob.
 
-    [] if an arm generated no tokens.
+    [] if any of the arms generated no tokens.
     """
     tokens = [
         (runs[arm].cell.generated_tokens or 0, runs[other].cell.generated_tokens or 0)
@@ -308,9 +308,9 @@ def _token_ratios(
 def _evaluation_noise_pp(
     factorial: Factorial, effect: Effect, complete: Mapping[int, Mapping[str, Measurement]]
 ) -> float:
-    """Return the half-width of the effect's 95% interval from the samples per problem alone.
+    """Return the half-width of the effect's 95% interval due to sampling of completions alone.
 
-    It is computed as for a contrast of two arms.
+    The errors add in quadrature, as for a contrast of two arms.
     """
     variance = 0.0
     for runs in complete.values():
@@ -322,9 +322,10 @@ def _evaluation_noise_pp(
 
 
 def _within(factorial: Factorial, effect: Effect, scores: FloatArray, alpha: float, quantum_pp: float) -> list[Within]:
-    """Compute a main effect at each value of each other knob, with its interval at the level of the effects.
+    """Compute a main effect at each value of each other knob, with intervals at the level of the effects.
 
-    scores [seeds, levels of the first knob, levels of the second, ...].
+    scores: [seeds, values of the first knob, values of the second, ...]
+    Returns [] for an interaction.
     """
     if len(effect.factors) > 1:
         return []

@@ -1,11 +1,11 @@
-"""The looks at a question so far, and the level at which its verdicts therefore stand.
+"""The looks at a question so far, and the level that each look's verdicts therefore have.
 
-A single look has all of alpha. With several, each stage of looking has half of what remains. An unplanned look is a
-stage, and so is a design with all its looks, which share the stage's part. However often somebody goes on, the shares
-add up to no more than alpha.
+A look is an analysis of the results at some point of the experiment. A single look has all of alpha. If there are
+several, each stage gets half of the alpha that remains. An unplanned look is a stage of its own; a design is one stage,
+whose share its planned looks divide. However many looks follow, the shares never add up to more than alpha.
 
-The first look has all of alpha until there is a second. Somebody who adds seeds only while the verdict is open
-therefore errs somewhat more often: in up to 6.9% of designs instead of 5% (`benchmarks/results/sequential.md`).
+The first look has all of alpha until there is a second. So somebody who adds seeds only while the verdict is open errs
+somewhat more often: in up to 6.9% of designs instead of 5% (`benchmarks/results/sequential.md`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
-    """Describe the look that a report of these records is, for each of n_contrasts contrasts."""
+    """Describe the look that this report is: its number, seeds, samples, and the alpha of n_contrasts contrasts."""
     looks, this = sweep.looks_and_this, sweep.look
     place = next(place for place, look in enumerate(looks) if look.is_same(this))
-    # The data of an earlier look may have chosen these arms. They then share alpha with all arms that it compared.
+    # These arms may have been chosen on the data of an earlier look, so they share alpha with all arms compared there.
     earlier = takewhile(lambda look: not look.is_same(this), related_looks(sweep.looks, sweep.asks, sweep.contrasts))
     others = (len(look.contrasts) for look in earlier if look.question != sweep.asks)
     overall = sweep.alpha / max(1, n_contrasts, *others)
@@ -44,15 +44,15 @@ def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
 
 
 def shown_look(sweep: SweepRecord, n_contrasts: int) -> Looking | None:
-    """Return `looking`, or None for the only look at a question."""
+    """Return `looking`, or None if this is the only look and it was not planned."""
     look = looking(sweep, n_contrasts)
     return None if len(look.seeds) == 1 and not look.planned else look
 
 
 def look_rows(sweep: SweepRecord, verdicts: Mapping[str, str]) -> list[LookRow]:
-    """Build `looks` of report.json: every look at this question with the verdicts that it showed.
+    """Build `looks` of report.json: every look at this question, with the verdicts that it showed.
 
-    verdicts: the current ones, by arm.
+    verdicts: the current verdict of each arm.
     """
     return [
         LookRow(
@@ -66,10 +66,10 @@ def look_rows(sweep: SweepRecord, verdicts: Mapping[str, str]) -> list[LookRow]:
 
 
 def alphas_of(sweep: SweepRecord, looks: Sequence[Look], overall: float) -> list[float]:
-    """Return the two-sided alpha of the interval at each look, so that the chance that any of them misses is `overall`.
+    """Return each look's two-sided alpha such that the chance that any of the looks misses the truth is `overall`.
 
-    A look at the seeds of an earlier one and more, evaluated alike, shares known data with it, which widens its
-    interval less. For any other look, e.g. with more samples of the same seeds, the shared part is unknown, so
+    A look that adds seeds to an earlier one under the same evaluation shares a known part of its data, so its interval
+    widens less. For any other look, e.g. one with more samples for the same seeds, the shared part is unknown, and
     Bonferroni's bound applies.
     """
     spent = [overall * share for share in _shares(sweep, looks)]
@@ -98,7 +98,7 @@ def _shares(sweep: SweepRecord, looks: Sequence[Look]) -> list[float]:
 
 
 def _series(looks: Sequence[Look]) -> list[list[int]]:
-    """Return the positions of looks in series, in which each look holds the data of the one before it and more.
+    """Return the positions of looks grouped into series, in which each look adds seeds to the previous one.
 
     Looks with too few seeds for a test are in no series.
     """

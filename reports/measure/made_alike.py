@@ -1,8 +1,8 @@
 """Checks that the cells of a contrast were made alike: same versions and code, kind of machine, number of processes.
 
-Another version or processor rounds differently, so its cells differ as if they had another seed. If that coincides with
-the arm, the contrast measures both. Seeds added later under a new version do no harm if both cells of each pair have
-it: pairs are compared, not seeds.
+Another version or processor rounds differently, which changes a cell as much as another seed would. If the version
+differs between arms, the contrast measures both. Seeds added later under a new version do no harm as long as both cells
+of each pair have it, because the comparison is within pairs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIELDS = {
     "sharding": "sharding",
     "program_packages": "packages of the program",
 }
-"""Fields of a start's provenance that can change numbers, besides `packages`, with their names in words."""
+"""Fields of a launch's provenance that can change numbers, except `packages`, with their names in words."""
 _COMMIT_DIGITS = 10
 
 _Made = dict[str, tuple[str, ...]]
@@ -36,7 +36,7 @@ _Made = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Unlike:
-    """A field in which pairs of a contrast differ, or whose value changed while a cell was made."""
+    """A field that differs between the two cells of a pair, or whose value changed while a cell was made."""
 
     arm: str
     baseline: str
@@ -46,13 +46,13 @@ class Unlike:
     baseline_values: list[str]
     """The baseline's values, in the order of use."""
     seeds: list[int]
-    """The seeds of these pairs."""
+    """The seeds of the affected pairs."""
 
 
 def made_unlike(analysis: Analysis) -> list[Unlike]:
-    """Find the fields in which pairs differ, by contrast and field, in the order of the contrasts.
+    """Find the fields in which the cells of a pair differ, by contrast and field, in the order of the contrasts.
 
-    A field that a record's version did not keep is ignored. Raises DamagedRecordError for starts that cannot be read.
+    Fields that an older record did not keep are ignored. Raises DamagedRecordError for unreadable launch records.
     """
     made = {(arm, m.cell.seed): _made(m.cell) for arm, measured in analysis.measurements.items() for m in measured}
     found: dict[tuple[str, str, str], Unlike] = {}
@@ -60,8 +60,7 @@ def made_unlike(analysis: Analysis) -> list[Unlike]:
         for seed in contrast.seeds:
             one, other = _comparable(made[contrast.arm, seed], made[contrast.baseline, seed])
             for field in one:
-                # A field that changed within both cells counts too: their steps need not have changed at the same
-                # point.
+                # A field that changed within both cells counts too: they need not have changed at the same step.
                 if field in other and (one[field] != other[field] or len(one[field]) > 1):
                     empty = Unlike(contrast.arm, contrast.baseline, field, [], [], [])
                     unlike = found.setdefault((contrast.arm, contrast.baseline, field), empty)
@@ -74,7 +73,7 @@ def made_unlike(analysis: Analysis) -> list[Unlike]:
 
 
 def outside_warnings(measurements: Mapping[str, Sequence[Measurement]]) -> list[str]:
-    """Warn if a program of the user's own trained an arm: its verdict has less to rest on. measurements: by arm."""
+    """Warn if the user's own program trained an arm: such pairs share less noise. measurements: the cells by arm."""
     arms = {arm: {one.trainer for one in cells} - {"bench"} for arm, cells in measurements.items()}
     outside = [name for name, trainers in arms.items() if trainers]
     if not outside:
@@ -93,15 +92,15 @@ def outside_warnings(measurements: Mapping[str, Sequence[Measurement]]) -> list[
 
 @dataclass(frozen=True)
 class _Origin:
-    """The provenance of a cell: by field its values, in the order of the starts.
+    """The provenance of a cell: for each field its values, in the order of the launches.
 
-    A cell evaluated within its training was evaluated under its last start.
+    A cell that was evaluated as part of its training was evaluated by its last launch.
     """
 
     training: _Made
     evaluation: _Made
     evaluated_later: bool
-    """True if it was evaluated after training, apart from it."""
+    """True if the cell was evaluated separately, after training."""
 
 
 def _made(cell: CellRecord) -> _Origin:
@@ -111,9 +110,9 @@ def _made(cell: CellRecord) -> _Origin:
 
 
 def _comparable(one: _Origin, other: _Origin) -> tuple[_Made, _Made]:
-    """Return the fields to compare of two cells.
+    """Return the fields of two cells that must agree.
 
-    They are those of training. Those of the evaluation are added unless both cells were evaluated within their
+    These are the fields of training. The evaluation's fields are added unless both cells were evaluated as part of
     training.
     """
     if not (one.evaluated_later or other.evaluated_later):
@@ -126,7 +125,7 @@ def _comparable(one: _Origin, other: _Origin) -> tuple[_Made, _Made]:
 
 
 def _values(starts: Iterable[Mapping[str, object]]) -> _Made:
-    """Collect the values of each field over some starts, without repetitions."""
+    """Collect the distinct values of each field over several launches."""
     found: dict[str, dict[str, None]] = {}
     for start in starts:
         recorded = {name: start[field] for field, name in FIELDS.items() if field in start}

@@ -1,7 +1,7 @@
 """The measurements of one finished cell, read from its records once, and the metric that a sweep compares.
 
-The rows of steps.jsonl and timing.jsonl are kept by column. A sweep has tens of thousands of rows with some sixty
-fields, and a mean or a curve needs a single field.
+The rows of steps.jsonl and timing.jsonl are kept by column: a sweep has tens of thousands of rows with some sixty
+fields, but a mean or a curve needs a single field.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
 _DRAWN = re.compile(r"[@^]([0-9]+)$")
 READ_TOGETHER = 25
-"""The number of cells that a process reads in one go, so that what they share is sent and held once."""
+"""The number of cells that a process reads at a time, so that data they share is sent and stored once."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of numbers, in one table for integers and one for floats.
+    """Columns of numbers, stored as one array of integers and one of floats.
 
-    For a thousand cells this takes a tenth of the objects that one array per field would.
+    For a thousand cells this takes a tenth of the objects that one array per field would need.
     """
 
     length: int
     """The number of rows."""
     places: Mapping[str, tuple[Literal["integers", "floats"], int]]
-    """Field -> its table and its row there, in the order of the records."""
+    """Maps each field to its array and its row in that array, in the order of the records."""
     integers: npt.NDArray[np.int64]
-    """[fields, length] fields that are integers in every row."""
+    """[integer fields, length] the fields that are integers in every row."""
     floats: FloatArray
-    """[fields, length] the others, NaN where a row has no value."""
+    """[other fields, length] NaN if a row has no value."""
 
     @classmethod
     def of(cls, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
         """Convert a table.
 
-        Raises ValueError, naming the field, for a column without numbers or a gap in a `needed` one.
+        Raises ValueError, naming the field, if a column is not numeric or a `needed` one has a gap.
         """
         fields = {name: _numbers(name, table[name]) for name in table.column_names}
         integers = {name: values for name, values in fields.items() if values.dtype.kind == "i"}
@@ -77,15 +77,15 @@ class Columns:
 
     @property
     def fields(self) -> dict[str, npt.NDArray[np.int64] | FloatArray]:
-        """The values [length] of each field, as they were recorded."""
+        """The recorded values [length] of each field, including infinities."""
         return {name: getattr(self, kind)[row] for name, (kind, row) in self.places.items()}
 
     def __getitem__(self, field: str) -> FloatArray:
-        """Return the values [length] of a field, NaN where they are not finite; all NaN if it was not recorded."""
+        """Return the values [length] of a field, with NaN for non-finite values; all NaN if it was not recorded."""
         if field not in self.places:
             return np.full(self.length, np.nan)
         kind, row = self.places[field]
-        # astype copies, so the records keep their infinities and `fields` still shows them.
+        # astype copies, so the stored infinities stay and `fields` still shows them.
         values: FloatArray = getattr(self, kind)[row].astype(np.float64)
         values[~np.isfinite(values)] = np.nan
         return values
@@ -98,7 +98,7 @@ class Columns:
 
 @lru_cache(maxsize=32)
 def _places(names: tuple[str, ...], integers: tuple[str, ...]) -> dict[str, tuple[Literal["integers", "floats"], int]]:
-    """Build `Columns.places`, shared by all cells that recorded the same fields."""
+    """Build `Columns.places`, cached so that all cells with the same fields share it."""
     found: dict[str, tuple[Literal["integers", "floats"], int]] = {}
     n_floats = 0
     for name in names:
@@ -119,7 +119,7 @@ def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[np.int64] |
 
 
 class MetricError(WordedError, ValueError):
-    """A metric by which arms cannot be compared: it has another form, was never recorded, or is not an accuracy."""
+    """A metric by which arms cannot be compared: it is malformed, was never recorded, or is not an accuracy."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ class TaskMetric:
 
     @classmethod
     def of(cls, sweep: SweepRecord) -> TaskMetric:
-        """Return the metric that a sweep compares. Raises as `parse`."""
+        """Return the metric that a sweep compares. Raises MetricError, like `parse`."""
         return cls.parse(sweep.metric, sweep)
 
     @classmethod
     def parse(cls, metric: str, sweep: SweepRecord) -> TaskMetric:
-        """Parse `eval.final.<task>.<metric>`, or `eval.final.<metric>` for the first of the sweep's tasks.
+        """Parse `eval.final.<task>.<metric>`, or `eval.final.<metric>` for the sweep's first task.
 
-        Raises MetricError for another form, a task that the sweep does not have, or a metric that is not an accuracy.
+        Raises MetricError if it has another form, the sweep does not have the task, or the metric is not an accuracy.
         """
         if not metric.startswith(METRIC_PREFIX):
             raise MetricError("reports.metric_malformed", metric=metric)
@@ -163,19 +163,18 @@ class Measurement:
     cell: CellRecord
     metric: TaskMetric
     names: Mapping[str, str] | None = field(default=None, compare=False)
-    """The ids of the problems to look at, each with the id that two sides share; None for all, unchanged."""
+    """Maps the problems to include to the ids that both sides of a comparison share; None for all, unchanged."""
 
     @cached_property
     def trainer(self) -> str:
-        """The `trainer.type` of the cell: `bench`, or the kind that runs a program of the user's own."""
+        """The cell's `trainer.type`: `bench`, or the trainer that runs the user's own program."""
         return str(self.cell.spec.get("trainer", {}).get("type", "bench"))
 
     @cached_property
     def steps(self) -> Columns:
         """The rows of steps.jsonl.
 
-        Raises DamagedRecordError, also if a row lacks the x of curves, or if its step is no later than the previous
-        row's.
+        Raises DamagedRecordError if the file cannot be read, a row lacks the x of curves, or steps do not increase.
         """
         path = self.cell.path / "steps.jsonl"
         counted = ("generated_tokens",) if self.cell.generated_tokens is not None else ()
@@ -186,31 +185,31 @@ class Measurement:
 
     @cached_property
     def timing(self) -> Columns:
-        """The rows of timing.jsonl. Raises DamagedRecordError."""
+        """The rows of timing.jsonl. Raises DamagedRecordError if they cannot be read."""
         path = self.cell.path / "timing.jsonl"
         return _columns(path, read_columns(path))
 
     @cached_property
     def scores(self) -> list[ScoreRow]:
-        """The rows of scores.jsonl, for every task, in the order of training. Raises DamagedRecordError."""
+        """The rows of scores.jsonl for all tasks, in the order of training. Raises DamagedRecordError."""
         return self.cell.read_scores()
 
     @cached_property
     def evaluations(self) -> list[ScoreRow]:
-        """The scores on the compared task."""
+        """The rows of scores.jsonl for the compared task."""
         return [row for row in self.scores if row["task"] == self.metric.task]
 
     def on_task(self, task: str) -> Measurement:
-        """Return the same cell, measured by the same metric of another task."""
+        """Return the same cell, measured by the same metric on another task."""
         other = Measurement(self.cell, TaskMetric(task, self.metric.name))
-        vars(other)["scores"] = self.scores  # so that they are read once
+        vars(other)["scores"] = self.scores  # Share the rows, so that they are read once.
         return other
 
     @cached_property
     def final_samples(self) -> FinalSamples | None:
-        """The samples of the final evaluation on the compared task, counted; None if the cell kept none.
+        """The counted samples of the final evaluation on the compared task; None if the cell kept none.
 
-        Raises DamagedRecordError.
+        Raises DamagedRecordError if they cannot be read.
         """
         table = self.read_final_samples(COLUMNS)
         samples = None if table is None else FinalSamples.of(self.cell.evals, table)
@@ -219,7 +218,7 @@ class Measurement:
     def read_final_samples(
         self, columns: Sequence[str], where: pyarrow.compute.Expression | None = None
     ) -> pyarrow.Table | None:
-        """Read these columns of the final evaluation's samples on the compared task; None if none were kept."""
+        """Read columns of the compared task's final samples, optionally filtered by `where`; None if none were kept."""
         import pyarrow.compute as pc
 
         final = pc.field("final") & (pc.field("task") == self.metric.task)
@@ -227,9 +226,9 @@ class Measurement:
 
     @cached_property
     def final(self) -> ScoreRow | None:
-        """The final evaluation, which is compared: that of the last checkpoint, never of the best.
+        """The final evaluation, whose scores are compared. It is that of the last checkpoint, not of the best.
 
-        Over a part of its problems, only the compared metric is known.
+        If `names` selects only some of its problems, it contains no metric but the compared one.
         """
         row = next((row for row in reversed(self.evaluations) if row["final"]), None)
         if row is None or self.names is None or len(self.names) == row.get("n_problems"):
@@ -261,10 +260,11 @@ class Measurement:
 
     @property
     def quantum_pp(self) -> float:
-        """The change of the compared metric by one sample.
+        """How far the compared metric moves when one sample's verdict flips, in percentage points.
 
-        If k of a problem's n samples decide one score, a sample counts k / n of a problem. A name without a k, such as
-        that of a plug-in, is taken to score single samples. 0 if the records do not say how many samples there were.
+        If the metric scores k of a problem's n samples, one sample is worth k / n of a problem. A metric without a k in
+        its name, such as a plug-in's, is assumed to score individual samples. 0 if the records do not give the number
+        of samples.
         """
         row = self.final
         problems, samples = (None, None) if row is None else (row.get("n_problems"), row.get("n_samples"))
@@ -276,14 +276,14 @@ class Measurement:
 
     @cached_property
     def evaluates_checkpoint(self) -> bool:
-        """True if nothing was trained: the seed is one of evaluation, and problems are the replicates."""
+        """True if the cell evaluates a checkpoint without training, so that problems are the replicates."""
         return self.cell.spec.get("checkpoint") is not None
 
     @cached_property
     def problem_scores_pp(self) -> dict[str, float]:
-        """The compared metric of every problem in the final evaluation, by its id, in percent.
+        """The compared metric of each problem in the final evaluation, by problem id, in percent.
 
-        Known for pass@k and avg@n. Empty for other metrics, and if no samples were kept.
+        Available for pass@k and avg@n; empty for other metrics, or if no samples were kept.
         """
         name = "pass@1" if self.metric.name == "avg@n" else self.metric.name
         if self.final_samples is None or not name.startswith("pass@"):
@@ -292,7 +292,7 @@ class Measurement:
 
     @property
     def spent_tokens(self) -> float | None:
-        """The tokens that arms should spend alike: generated in training, or per answer over one checkpoint."""
+        """The token count that should be equal in both arms: generated in training, or per answer of a checkpoint."""
         return self.final_value("mean_tokens") if self.evaluates_checkpoint else self.cell.generated_tokens
 
     def step_mean(self, key: str) -> float | None:
@@ -301,7 +301,7 @@ class Measurement:
 
     @property
     def length_slope_tokens(self) -> float | None:
-        """The growth of the mean completion in tokens per 100 steps, by least squares; None below two steps."""
+        """The least-squares growth of the mean completion, in tokens per 100 steps; None for fewer than two steps."""
         step, length = self.steps["step"], self.steps["len/mean"]
         known = ~np.isnan(length)
         if known.sum() < 2:
@@ -314,29 +314,29 @@ class Measurement:
 
     @property
     def drawn_samples(self) -> int:
-        """The number of samples of all evaluations, including those along the curve."""
+        """The number of samples drawn in all evaluations, including those during training."""
         return sum(row.get("n_problems", 0) * row.get("n_samples", 0) for row in self.scores)
 
     @cached_property
     def as_first_evaluated(self) -> Measurement:
-        """The same cell under the evaluation that it was run with, which is the one that timing.jsonl timed."""
+        """The same cell with its original evaluation, the one that timing.jsonl timed."""
         return self if self.cell.evaluation is None else Measurement(self.cell.own, self.metric)
 
     @cached_property
     def sample_s(self) -> float | None:
-        """The seconds that sampling and grading one sample took in evaluation; None without timings."""
+        """The seconds that sampling and grading one evaluation sample took; None if they were not timed."""
         first = self.as_first_evaluated
         seconds, samples = first.seconds("eval_s"), first.drawn_samples
         return seconds / samples if seconds and samples else None
 
     @property
     def grader_disagreement_frac(self) -> float | None:
-        """The share of final samples on which the graders do not all agree; None with fewer than two graders."""
+        """The share of final samples on which the graders disagree; None for fewer than two graders."""
         return None if self.final_samples is None else self.final_samples.disagreement_frac
 
 
 def _with_records(measurements: list[Measurement]) -> list[Measurement]:
-    """Read the records that every report uses, and return the same measurements."""
+    """Read the records that every report uses, and return the measurements that now hold them."""
     for measurement in measurements:
         for name in ("steps", "timing", "scores", "final_samples"):
             getattr(measurement, name)
@@ -344,7 +344,7 @@ def _with_records(measurements: list[Measurement]) -> list[Measurement]:
 
 
 def _columns(path: Path, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
-    """Convert the table that was read from `path`. Raises DamagedRecordError, naming the path, for a faulty one."""
+    """Convert a table that was read from `path`. Raises DamagedRecordError, naming the path, if it is faulty."""
     try:
         return Columns.of(table, needed)
     except ValueError as error:
@@ -358,12 +358,12 @@ def _damaged(path: Path, fault: str) -> DamagedRecordError:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value as a float; None if it is missing or not finite."""
+    """Return the value as a float, or None if it is missing or not finite."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the finite values; None without any."""
+    """Return the mean of the finite values, or None if there are none."""
     present = [number for value in values if (number := finite(value)) is not None]
     return sum(present) / len(present) if present else None
 
@@ -371,16 +371,15 @@ def mean_of(values: Iterable[float | None]) -> float | None:
 def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[Measurement]]:
     """Read the finished cells of each arm, with arms and seeds in the order of the sweep file.
 
-    processes: with more than one, all records are read now, instead of on first use.
-
-    Raises ValueError if no cell is done, MetricError if none recorded the compared metric, and DamagedRecordError for
-    records that do not hold what was written.
+    processes: if above 1, all records are read at once, in parallel. Otherwise each is read on first use.
+    Raises InvalidError if no cell is done, MetricError if no cell recorded the compared metric, and DamagedRecordError
+    for damaged records.
     """
     metric = TaskMetric.of(sweep)
     measured = [Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"]
     for measurement in measured:
         measurement.cell.require_whole()
-        _ = measurement.cell.spec  # a report looks at one spec of an arm, but any damaged one is to be named
+        _ = measurement.cell.spec  # Raise now for any damaged spec; a report reads only one per arm.
     if processes > 1:
         parts = [measured[start : start + READ_TOGETHER] for start in range(0, len(measured), READ_TOGETHER)]
         measured = [one for part in each_in_processes(_with_records, parts, processes) for one in part]

@@ -1,4 +1,4 @@
-"""Modes of thinking and budgets, if a sweep evaluates its task in them: accuracy, and the tokens spent."""
+"""Thinking modes and budgets, if a sweep evaluates a task in several: accuracy, and the tokens spent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MODE = re.compile(r"(direct|think)([0-9]*):")
 
 @derived
 def mode_scores(analysis: Analysis) -> list[ModeScore]:
-    """Score each arm in each mode, by task and arm: direct, then thinking by its budget, without a budget last.
+    """Score each arm in each mode, by task and arm. Direct answers come first, then thinking by budget, unlimited last.
 
-    Tasks with a single mode are left out.
+    Tasks that are evaluated in a single mode are left out.
     """
     sweep = analysis.sweep
     tasks = [task for task in sweep.tasks if any(_MODE.match(other) and _own(other) == task for other in sweep.tasks)]
@@ -34,7 +34,7 @@ def _own(task: str) -> str:
 
 
 def _place(task: str) -> float:
-    """Return the sort key of a mode: direct, then budgets by size, then thinking without one."""
+    """Return the sort key of a mode: direct first, then thinking by budget, and thinking without a budget last."""
     mode, budget = _parts(task)
     return 0 if mode == "direct" else float("inf") if budget is None else budget
 

@@ -1,9 +1,9 @@
-"""The steps that would settle a contrast, and their cost: more seeds, more samples per problem, or more problems.
+"""The steps that would probably settle a contrast, and their cost: more seeds, samples per problem, or problems.
 
-Seeds shrink all of the noise. Samples shrink only the evaluation noise. Problems shrink that too, and what a seed does
-to single problems. Over one checkpoint problems are the replicates: they shrink all of the noise, and seeds are
-samples. The variance components say how much of each there is. Anything added after a verdict was shown makes a further
-look, so the numbers use the level at which that look will be judged.
+More seeds reduce all of the noise. More samples reduce only the evaluation noise. More problems reduce the evaluation
+noise and the interaction of seed and problem. If arms evaluate one checkpoint, problems are the replicates: more of
+them reduce all of the noise, and seeds count as samples. The variance components say how large each part is. Data added
+after a verdict was shown makes a further look, so the numbers use the level of that look.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ if TYPE_CHECKING:
 OPEN_VERDICTS = ("inconclusive", "no_test")
 MOST_SEEDS = 10_000
 MOST_FACTOR = 64
-"""Bounds of a next step: MOST_SEEDS seeds, or this many times the samples or problems."""
+"""Bounds of a next step: at most MOST_SEEDS seeds, or MOST_FACTOR times the current samples or problems."""
 
 SD_CONFIDENCE = 0.8
-"""The confidence of the upper bound of the spread with which ways are counted.
+"""The confidence of the upper bound of the standard deviation that the steps are computed from.
 
-The spread of a few seeds is too small as often as too large. A number computed from it often has far less power than it
-says.
+The standard deviation of a few seeds is too small as often as too large. A step computed from it often has far less
+power than it promises.
 """
 
 
 @derived
 def next_steps(analysis: Analysis) -> dict[str, NextStep]:
-    """Return the ways to settle each declared contrast, by its name.
+    """Return the ways to settle each declared contrast, keyed by its name.
 
-    A contrast is left out if it is settled, if its spread is unknown, or if its plan is not done yet. A screening
-    judges no arm, so it has none.
+    A contrast is left out if it is settled, if its standard deviation is unknown, or if its planned cells or looks are
+    not finished. A screening judges no arm, so the result is then {}.
     """
     if analysis.sweep.screening is not None:
         return {}
@@ -74,9 +74,9 @@ def _next_step(
     if math.isnan(comparison.sd) or not sweep.is_complete or has_planned_looks_left(sweep):
         return None
     over_problems = contrast.over_problems
-    if over_problems and parts is None:  # problems alone, with whatever noise they have
+    if over_problems and parts is None:  # Only problems are left to vary, with whatever noise they have.
         parts = components_of_problems(np.reshape(contrast.by_problem_pp, (1, -1, 1)))
-    # Arms that were each tuned first are judged at their bests, from which the searches may have stopped short.
+    # Arms that were each tuned first are compared at their best settings, which the searches may not have reached.
     observed_pp, left_sd_pp = comparison.difference, 0.0
     if contrast.bests is not None:
         observed_pp, left_sd_pp = contrast.bests.difference_pp, contrast.bests.left_sd_pp
@@ -99,22 +99,22 @@ def _next_step(
 
 
 def has_planned_looks_left(sweep: SweepRecord) -> bool:
-    """Return whether this is a look of a design, and not its last one."""
+    """Return whether this look belongs to a design and is not its last one."""
     return sweep.design is not None and sweep.look.planned and len(sweep.seeds) < sweep.design.looks[-1]
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """One of n_contrasts contrasts, over n replicates, with its observed difference."""
+    """One of n_contrasts contrasts, with its observed difference over n replicates."""
 
     analysis: Analysis
     n: int
     observed_pp: float
     n_contrasts: int
     over_problems: bool = False
-    """True if problems are the replicates, instead of seeds."""
+    """True if the replicates are problems instead of seeds."""
     left_sd_pp: float = 0.0
-    """The part of its error that searches left open, which none of the ways shrinks."""
+    """The part of the standard error due to imperfect tuning, which no way reduces."""
 
     @property
     def sweep(self) -> SweepRecord:
@@ -126,7 +126,7 @@ class _Asked:
 
     @property
     def can_have_more_problems(self) -> bool:
-        """True if the sweep evaluates only a part of a task's problems."""
+        """True if the sweep evaluates only some of the task's problems."""
         evaluation, held_out = self.sweep.evaluation, self._held_out
         if evaluation is None or evaluation.problems is None:
             return False
@@ -137,14 +137,14 @@ class _Asked:
         return self.sweep.n_held_out(self.analysis.metric.task)
 
     def is_settled(self, error_pp: float, n: int, alpha: float) -> bool:
-        """Return whether n replicates with this standard error of the mean reach the target with enough power."""
+        """Return whether n replicates with this standard error of the mean reach the target with TARGET_POWER."""
         error_pp = math.hypot(error_pp, self.left_sd_pp)
         if self.target == "difference":
             return t_test_power(abs(self.observed_pp) / error_pp, n - 1, alpha) >= TARGET_POWER
         return equivalence_power(self.sweep.margin_pp / error_pp, n - 1, alpha) >= TARGET_POWER
 
     def alpha_after(self, **changed: object) -> float:
-        """Return the alpha of the intervals once this is changed in the records: a further look."""
+        """Return the alpha of the intervals at a further look, after this change to the records."""
         looks = self.sweep.looks_and_this
         after = self.sweep.model_copy(update={"looks": looks, **changed})
         return looking(after, self.n_contrasts).alpha
@@ -153,17 +153,17 @@ class _Asked:
         return first_seeds(self.sweep.seeds, n)
 
     def _shrinking_frac(self, sd_pp: float) -> float:
-        """Return the part of the variance that more seeds shrink: all but what searches left open."""
+        """Return the share of the variance that more seeds reduce: all but the part due to imperfect tuning."""
         by_seeds = sd_pp**2 / self.n
         return by_seeds / (by_seeds + self.left_sd_pp**2) if self.left_sd_pp else 1.0
 
     def more_seeds(self, sd_pp: float) -> Way:
-        """Return the fewest seeds that settle the contrast, with their cost."""
+        """Return the smallest number of seeds that settles the contrast, and its cost."""
 
         def needed_at(alpha: float) -> int | None:
             return fewest(lambda n: self.is_settled(sd_pp / math.sqrt(n), n, alpha), MOST_SEEDS, self.n + 1)
 
-        # The level depends slightly on the number of seeds, and the number on the level, so it is computed twice.
+        # The level depends slightly on the number of seeds, and the number on the level, so iterate twice.
         needed = needed_at(self.alpha_after(seeds=self._seeds(2 * self.n)))
         needed = None if needed is None else needed_at(self.alpha_after(seeds=self._seeds(needed)))
         if needed is None:
@@ -212,9 +212,10 @@ class _Asked:
         drawn: Callable[[int], int],
         command: Callable[[int], tuple[str, str]],
     ) -> Way:
-        """Return the smallest number of samples or problems that settles the contrast, with its cost.
+        """Return the smallest number of samples or problems that settles the contrast, and its cost.
 
-        drawn: the samples of a task that each cell must draw for that number.
+        drawn: maps that number to the samples that each cell must draw per task.
+        command: maps that number to the option of `bench run` and its value.
         """
         most, new = MOST_FACTOR * now, self.over_problems
         there_are = self._held_out if kind == "problems" else None
@@ -229,13 +230,13 @@ class _Asked:
             return number if self.over_problems and kind == "problems" else self.n
 
         evaluation = (self.sweep.evaluation or Evaluation(samples=parts.n_samples)).model_copy(update={kind: -1})
-        alpha = self.alpha_after(evaluation=evaluation)  # whatever the number
+        alpha = self.alpha_after(evaluation=evaluation)  # The alpha is the same for any number.
         needed = fewest(
             lambda number: self.is_settled(frac_of_sd(number) * sd_pp / math.sqrt(self.n), replicates(number), alpha),
             limit or most,
             now + 1,
         )
-        # 10**9 stands for infinitely many: what remains of the error then is what this way cannot shrink.
+        # 10**9 stands for infinity: the error that remains then is what this way cannot reduce.
         shrinks_frac = (1 - frac_of_sd(10**9) ** 2) * self._shrinking_frac(sd_pp)
         if needed is None:
             return _no_way(kind, now, shrinks_frac, limit)
@@ -255,7 +256,7 @@ class _Asked:
 
 
 def _no_way(kind: Kind, now: int, shrinks_frac: float, limit: int | None = None) -> Way:
-    """Return a way that settles nothing at any number."""
+    """Build a way for which no number up to the bound settles the contrast."""
     return Way(
         of=kind,
         now=now,
@@ -275,9 +276,10 @@ def _mean(seconds: Callable[[Measurement], float | None], analysis: Analysis) ->
 
 
 def _cell_s(measurement: Measurement) -> float | None:
-    """Return the seconds of a cell, by its own clock, or by the sum of its steps if it was trained in several starts.
+    """Return the seconds that a cell took, by its own clock or by the sum of its steps, whichever is larger.
 
-    Samples that were added to its evaluation since are included, at the time per sample.
+    The clock misses earlier launches if the cell was resumed. Samples that were added to its evaluation later are
+    counted at the time per sample.
     """
     phases = [measurement.seconds(phase) for phase in ("total_s", "eval_s")]
     elapsed = measurement.timing.known("elapsed_s")
@@ -289,9 +291,9 @@ def _cell_s(measurement: Measurement) -> float | None:
 
 
 def _command(sweep: SweepRecord, option: str, value: str) -> str | None:
-    """Return the command that continues with these records and this option; None if they do not hold the request.
+    """Return the command that continues this sweep with one more option; None if the records do not hold the request.
 
-    The name alone continues a sweep as it was last requested. With --set, though, a shipped sweep's name starts a new
+    The name alone continues a sweep as it was last requested. But with --set, the name of a shipped sweep starts a new
     request, so every option has to be repeated.
     """
     asked = sweep.asked

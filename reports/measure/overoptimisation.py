@@ -1,7 +1,8 @@
-"""Over-optimisation: an arm's proxy reward, next to the truth and the distance from the start.
+"""Over-optimisation: an arm's proxy reward, next to the true reward and the distance from the starting policy.
 
-Gao et al., arXiv:2210.10760: with growing KL to the starting policy the proxy keeps rising while the truth turns down.
-A pairwise judge has no score of its own, so its verdicts at the start of training are compared with those at the end.
+With growing KL to the starting policy, the proxy keeps rising while the true reward turns down (Gao et al.,
+arXiv:2210.10760). A pairwise judge gives no absolute score, so its verdicts at the start of training are compared with
+those at the end.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from reports.statistics import FloatArray
 
 KL, PROXY, TRUTH = "kl/sequence_start", "reward/reward_model", "reward/correct"
 
-# The means of a single step's batch are noisy, so each point of a path is the mean of a stretch of steps.
+# The means of one step's batch are noisy, so each point of a path averages several consecutive steps.
 STRETCHES = 20
 
 
 @dataclass(frozen=True)
 class Path:
-    """The path of training: points [stretches] of equal shares of training, in its order."""
+    """The path of training: arrays [stretches], each point averaged over an equal share of the steps, in order."""
 
     kl_nats: FloatArray
-    """The KL of a completion to the starting policy, which need not grow."""
+    """The KL of a completion to the starting policy. It need not increase."""
     proxy_sd: FloatArray
-    """The proxy reward in standard deviations of the reward model."""
+    """The proxy reward in standard deviations of the reward model's scores."""
     correct: FloatArray
-    """The share of right completions."""
+    """The share of correct completions."""
 
 
 @dataclass(frozen=True)
 class ArmPaths:
-    """An arm's paths by seed, and their mean over seeds at the same share of training."""
+    """An arm's path for each seed, and their mean at equal shares of training."""
 
     seeds: dict[int, Path]
     mean: Path
 
 
 def arm_paths(cells: Sequence[Measurement]) -> ArmPaths | None:
-    """Compute the paths of an arm's finished cells; None if none recorded KL, proxy and truth."""
+    """Compute the paths of an arm's finished cells; None if no cell recorded KL, proxy and true reward."""
     recorded = {m.cell.seed: points for m in cells if len(points := _points(m))}
     if not recorded:
         return None
-    # All seeds have equally many stretches, so that their mean is at the same share of training.
+    # All seeds get the same number of stretches, so that the mean is taken at equal shares of training.
     stretches = min(STRETCHES, *map(len, recorded.values()))
     seeds = {
         seed: np.array([stretch.mean(axis=0) for stretch in np.array_split(points, stretches)])
@@ -57,12 +58,12 @@ def arm_paths(cells: Sequence[Measurement]) -> ArmPaths | None:
 
 
 def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
-    """Summarise an arm's paths; None if it has none."""
+    """Summarise an arm's paths; None if it has no paths."""
     paths = arm_paths(cells)
     if paths is None:
         return None
     mean = paths.mean
-    # One peak, that of the mean path, serves for all seeds below.
+    # The peak of the mean path is used for all seeds below.
     peak = int(mean.correct.argmax())
     return ProxyAndTruth(
         kl_nats=float(mean.kl_nats[-1]),
@@ -81,7 +82,7 @@ def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
 
 
 def judge_and_truth(cells: Sequence[Measurement]) -> JudgeAndTruth | None:
-    """Average the verdicts of an arm's pairwise judge over the first and last tenth of training; None if it had none.
+    """Average the pairwise judge's verdicts over the first and the last tenth of training; None if there was no judge.
 
     A tenth is rounded up to whole steps.
     """
@@ -102,7 +103,7 @@ def judge_and_truth(cells: Sequence[Measurement]) -> JudgeAndTruth | None:
 
 
 def _mean(values: FloatArray) -> float | None:
-    """Return the mean of the recorded values; None if there are none."""
+    """Return the mean of the recorded values, or None if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
@@ -132,6 +133,6 @@ def judge_replies(cells: Sequence[Measurement]) -> JudgeReplies | None:
 
 
 def _points(measurement: Measurement) -> FloatArray:
-    """Return KL, proxy and truth [steps, 3] of the steps that recorded all three."""
+    """Return KL, proxy and true reward [steps, 3] of the steps that recorded all three."""
     rows = np.column_stack([measurement.steps[key] for key in (KL, PROXY, TRUTH)])
     return rows[~np.isnan(rows).any(axis=1)]

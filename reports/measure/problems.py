@@ -1,7 +1,7 @@
-"""Each arm's share of right samples on each problem of the compared task, and contrasts over new problems.
+"""Each arm's share of correct samples on each problem of the compared task, and contrasts over new problems.
 
-The latter answer another question: the difference on new problems of the kind, as well as with new seeds. A sweep asks
-it with `compare: {new_problems: true}`.
+A contrast over new problems estimates the difference on other problems of the same kind, in addition to new seeds. A
+sweep asks for it with `compare: {new_problems: true}`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     import pyarrow
 
 MIN_PROBLEMS = 5
-"""The fewest problems for an interval. With two, intervals are wider than scores can lie apart."""
+"""The fewest problems for an interval. With two, the interval would be wider than the whole range of scores."""
 
 
 @dataclass(frozen=True)
 class ProblemScores:
-    """The share of right samples of each problem in the final evaluation."""
+    """The share of correct samples of each problem in the final evaluation."""
 
     problems: list[str]
     """[n_problems] in the order of the evaluation."""
     by_arm: dict[str, dict[int, FloatArray]]
-    """For each arm and seed the shares [n_problems], NaN if a cell did not evaluate a problem."""
+    """By arm and seed, the shares [n_problems]; NaN for a problem that the cell did not evaluate."""
 
     def mean(self, arm: str) -> FloatArray:
-        """Compute the mean over the arm's seeds [n_problems]; NaN for a problem that none evaluated."""
+        """Compute the mean over the arm's seeds [n_problems]; NaN for a problem that no seed evaluated."""
         return mean_of_known(self.by_arm[arm].values(), len(self.problems))
 
     def differences(self, arm: str, baseline: str) -> FloatArray:
-        """Compute arm minus baseline on each problem [n_problems], over the seeds that both have."""
+        """Compute arm minus baseline on each problem [n_problems], averaged over the seeds that both have."""
         pairs = self.paired_seeds(arm, baseline)
         return mean_of_known(
             [self.by_arm[arm][seed] - self.by_arm[baseline][seed] for seed in pairs], len(self.problems)
@@ -50,7 +50,7 @@ class ProblemScores:
         return [seed for seed in self.by_arm.get(arm, {}) if seed in others]
 
     def columns(self) -> dict[str, pyarrow.Array]:
-        """Build a table with one row for each arm, seed and problem that was evaluated."""
+        """Build a table with one row for each evaluated arm, seed and problem."""
         import pyarrow
 
         cells = [(arm, seed) for arm, by_seed in self.by_arm.items() for seed in by_seed]
@@ -66,7 +66,7 @@ class ProblemScores:
 
 @derived
 def problem_scores(analysis: Analysis) -> ProblemScores:
-    """Collect the scores of every cell that kept its samples; arms without such a cell are left out."""
+    """Collect the scores of every cell that kept its samples. Arms without such a cell are left out."""
     position: dict[str, int] = {}
     read: dict[str, dict[int, tuple[list[int], FloatArray]]] = {}
     for arm, by_seed in analysis.by_seed(lambda m: m.final_samples).items():
@@ -84,7 +84,7 @@ def problem_scores(analysis: Analysis) -> ProblemScores:
 
 
 def mean_of_known(rows: Iterable[Sequence[float] | FloatArray], n: int) -> FloatArray:
-    """Compute the mean over rows [n] without NaN; NaN where no row has a number."""
+    """Compute the mean over the rows [n], ignoring NaN. The result is NaN where every row is NaN."""
     values = np.array(list(rows), dtype=np.float64).reshape(-1, n)
     known = ~np.isnan(values)
     count = known.sum(axis=0)
@@ -94,7 +94,7 @@ def mean_of_known(rows: Iterable[Sequence[float] | FloatArray], n: int) -> Float
 
 
 def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | None:
-    """Estimate the contrast's difference over new seeds and new problems, at its level.
+    """Estimate the contrast's difference over new seeds and new problems, at the contrast's level.
 
     None unless the sweep asks for it.
     """

@@ -1,8 +1,9 @@
-"""Arms that were each tuned first: the searches' results and costs, and the difference between the arms' bests.
+"""Arms that were each tuned first: the searches' results and costs, and the difference between the arms' best settings.
 
-A verdict on tuned arms is about their bests. The settings that the searches found score somewhat below these, in one
-arm more than in the other. More seeds cannot show by how much, since every seed has the same settings. So the interval
-of the difference is widened by what the searches left open, and a verdict stands only if it holds there too.
+A verdict on tuned arms is about their best possible settings. The settings that a search found score somewhat below
+those, and the shortfall differs between arms. More seeds cannot reveal it, because every seed uses the same settings.
+So the interval is widened by the uncertainty that the searches left, and a verdict holds only if the wider interval
+supports it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _DECIDED = ("better", "worse", "equivalent")
 def best_difference(
     comparison: PairedComparison, arm: TunedArm, baseline: TunedArm, tuning: Tuning, margin_pp: float
 ) -> BestDifference:
-    """Estimate the difference of the bests from that of the settings found.
+    """Estimate the difference between the best settings from the difference between the settings that were found.
 
-    Each best is `short_pp` above what was found, with the standard deviation `short_sd_pp`. The comparison has other
-    seeds, so variances add.
+    The best setting of an arm scores `short_pp` above the one found, with a standard deviation of `short_sd_pp`. The
+    comparison uses other seeds than the searches, so the variances add.
     """
     from scipy.special import ndtri
 
-    # A skewed remainder counts as a normal one: simulated sweeps hold their level with it, see the tests.
+    # The skewed shortfall is treated as normal. Simulated sweeps keep their level with that; see the tests.
     difference = comparison.difference + arm.short_pp - baseline.short_pp
     left_sd = math.hypot(arm.short_sd_pp, baseline.short_sd_pp)
     half = math.hypot((comparison.high - comparison.low) / 2, float(ndtri(1 - comparison.alpha / 2)) * left_sd)
@@ -51,7 +52,7 @@ def best_difference(
 
 
 def judge_bests(contrast: Contrast, tuning: Tuning | None, margin_pp: float) -> Contrast:
-    """Return the contrast of two tuned arms, inconclusive if its verdict does not hold for their bests."""
+    """Make a contrast of two tuned arms inconclusive if its verdict does not hold for their best settings."""
     if tuning is None or not {contrast.arm, contrast.baseline} <= tuning.arms.keys():
         return contrast
     arms = tuning.arms[contrast.arm], tuning.arms[contrast.baseline]
@@ -76,9 +77,10 @@ def judge_bests(contrast: Contrast, tuning: Tuning | None, margin_pp: float) -> 
 def tuning_rows(
     tuning: Tuning | None, arms: Sequence[str], means_pp: Mapping[str, float | None], cells: Sequence[CellRecord]
 ) -> list[TuningRow]:
-    """Build the row of each tuned arm: `tuning` of report.json.
+    """Build `tuning` of report.json: one row per tuned arm.
 
-    means_pp: the arms' scores with fresh seeds. cells: those of the comparison.
+    means_pp: each arm's mean score with fresh seeds.
+    cells: the cells of the comparison.
     """
     if tuning is None:
         return []

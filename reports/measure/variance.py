@@ -1,6 +1,7 @@
-"""The variance budget of a contrast: the parts of its noise from training seeds, evaluation samples and problems.
+"""The variance budget of a contrast: how much of its noise comes from training seeds, evaluation samples and problems.
 
-It also says what pairing did to the noise. A contrast is a weighted sum of arms: two of them, or a factorial's effect.
+It also shows how much pairing reduced the noise. A contrast is a weighted sum of arms: of two arms, or of all that a
+factorial's effect involves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from reports.report import ErrorBudget, Share, Variance
 from reports.statistics import MIN_PAIRS, FloatArray, VarianceComponents, components, components_of_problems
 
 MEANS_OF_SAMPLES = ("pass@1", "avg@n")
-"""Metrics whose score of a problem is the mean of its samples, which therefore show its sampling noise."""
+"""Metrics for which a problem's score is the mean of its samples, which then show the sampling noise."""
 
 PART_NAMES = {
     "seeds": "training seeds",
@@ -30,17 +31,17 @@ PART_NAMES = {
     "sampling": "evaluation samples",
     "problems": "problems",
 }
-"""The parts of a variance in words."""
+"""The names of the variance components in prose."""
 
 
 @dataclass(frozen=True)
 class SampleGrid:
-    """The right samples of a cell's final evaluation."""
+    """The graded samples of a cell's final evaluation, as an array."""
 
     problems: list[str]
     """[n_problems] sorted."""
     right: npt.NDArray[np.bool_]
-    """[n_problems, n_samples], in the order of the samples' numbers, which name their noise."""
+    """[n_problems, n_samples] whether each sample is correct. Equal sample numbers share their noise across cells."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +49,22 @@ class VarianceBudget:
     """The parts of a contrast's variance, in squared percentage points."""
 
     components: VarianceComponents | None
-    """None if the records do not show them; `refused` then says why."""
+    """None if the records do not determine the components. `refused` then says why."""
     covariance: float | None = None
-    """Over seeds, between what the contrast adds and what it subtracts; None if nothing is trained.
+    """The covariance over seeds between the two sides of the contrast; None if nothing is trained.
 
-    The two are the scores of two arms, or of two levels of a knob.
+    The two sides are the scores of two arms, or of two levels of a knob.
     """
     shared_noise: float | None = None
-    """The part of the covariance that is evaluation noise; None with one sample per problem, which does not show it.
+    """The part of the covariance that is evaluation noise; None if unknown, as with one sample per problem.
 
-    Samples of one number have the same noise in all arms.
+    Samples with the same number have the same noise in all arms.
     """
     refused: str = ""
 
     @property
     def shared_noise_share(self) -> float | None:
-        """The share of the covariance that is shared evaluation noise; None if the two do not move together."""
+        """The share of the covariance that is shared evaluation noise, in [0, 1]; None if unknown or not positive."""
         if self.covariance is None or self.shared_noise is None or self.covariance <= 0:
             return None
         return min(1.0, max(0.0, self.shared_noise / self.covariance))
@@ -71,13 +72,13 @@ class VarianceBudget:
 
 @derived
 def variance_budgets(analysis: Analysis) -> list[VarianceBudget]:
-    """Compute the budget of every arm's contrast, in their order."""
+    """Compute the budget of every arm's contrast, in the order of `contrasts`."""
     return [_budget(contrast, analysis) for contrast in analysis.contrasts]
 
 
 @derived
 def effect_budgets(analysis: Analysis) -> list[VarianceBudget]:
-    """Compute the budget of every effect of a factorial, in their order; [] for other sweeps."""
+    """Compute the budget of every effect of a factorial, in the order of the effects; [] for other sweeps."""
     return [_budget(effect.contrast, analysis) for effect in effects_of(analysis)]
 
 
@@ -87,7 +88,7 @@ def declared_budgets(analysis: Analysis) -> list[tuple[Contrast, VarianceBudget]
 
 
 def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
-    """Compute the budget of one contrast, or say why the records do not show it."""
+    """Compute the budget of one contrast, or say why the records do not determine it."""
     if contrast.comparison is None or contrast.comparison.n_pairs < MIN_PAIRS:
         return VarianceBudget(None, refused=f"it takes {MIN_PAIRS} pairs")
     if analysis.metric.name not in MEANS_OF_SAMPLES:
@@ -102,7 +103,7 @@ def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
         return VarianceBudget(None, refused="it takes 2 problems")
     if math.isnan(contrast.comparison.sd):
         return VarianceBudget(None, refused=contrast.comparison.note)
-    # A run evaluated with more samples than another has the other's among them.
+    # Samples are numbered from 0, so the first n_samples are those that all runs have in common.
     n_samples = min(grid.right.shape[1] for grid in known)
     samples = {
         arm: np.array([100.0 * grid.right[:, :n_samples] for grid in some if grid is not None])
@@ -116,9 +117,9 @@ def budget_of(
 ) -> VarianceBudget:
     """Compute the budget of a weighted sum of arms.
 
-    samples: by arm, [n_seeds, n_problems, n_samples], paired in every axis. weights: by arm, positive for what the sum
-    adds and negative for what it subtracts. one_checkpoint: True if the arms evaluate the same weights, so that seeds
-    are of sampling alone.
+    samples: by arm, [n_seeds, n_problems, n_samples], paired along every axis.
+    weights: by arm, positive for the added side and negative for the subtracted side.
+    one_checkpoint: True if the arms evaluate the same weights, so that seeds vary only the sampling.
     """
     added, subtracted = (_side(samples, weights, sign) for sign in (1, -1))
     drawn = added - subtracted
@@ -136,15 +137,15 @@ def budget_of(
     if n_samples == 1:
         return VarianceBudget(components(differences, alpha=alpha), covariance)
     noise, own, other = (x.var(axis=2, ddof=1) / n_samples for x in (drawn, added, subtracted))
-    # cov(a, b) = (var a + var b - var(a - b)) / 2, within a seed and a problem. The mean over problems averages
-    # independent noise.
+    # cov(a, b) = (var a + var b - var(a - b)) / 2, within a seed and a problem. Noise is independent between problems,
+    # so averaging over problems divides the covariance by their number.
     shared = float(((own + other - noise) / 2).mean()) / drawn.shape[1]
     split = components(differences, noise, n_samples=n_samples, alpha=alpha)
     return VarianceBudget(split, covariance, shared)
 
 
 def _side(samples: Mapping[str, FloatArray], weights: Mapping[str, float], sign: int) -> FloatArray:
-    """Return the part that the sum adds (1), or the part that it subtracts (-1)."""
+    """Return the weighted sum of the arms with positive weights (sign 1) or negative weights (sign -1)."""
     chosen = [abs(weight) * samples[arm] for arm, weight in weights.items() if sign * weight > 0]
     total: FloatArray = np.sum(chosen, axis=0)
     return total
@@ -153,7 +154,7 @@ def _side(samples: Mapping[str, FloatArray], weights: Mapping[str, float], sign:
 def sample_grid(measurement: Measurement) -> SampleGrid | None:
     """Return the samples of the final evaluation on the compared task.
 
-    None if the cell kept none, or not equally many of every problem.
+    None if the cell kept none, or if problems have different numbers of samples.
     """
     samples = measurement.final_samples
     if samples is None or (right := samples.grid) is None:
@@ -164,16 +165,13 @@ def sample_grid(measurement: Measurement) -> SampleGrid | None:
 
 @lru_cache(maxsize=8)
 def _in_order(problems: tuple[str, ...]) -> tuple[list[str], npt.NDArray[np.intp]]:
-    """Return the problems, sorted, with the position of each among those given.
-
-    Cached: cells evaluate the same ones.
-    """
+    """Sort the problems, and return each one's former position. Cached, because cells evaluate the same problems."""
     order = sorted(range(len(problems)), key=problems.__getitem__)
     return [problems[place] for place in order], np.array(order)
 
 
 def variance_of(budget: VarianceBudget) -> Variance:
-    """Build the variance entry of report.json: for these problems, as the contrast's verdict is, and for new ones."""
+    """Build the variance entry of report.json: for these problems, as in the verdict, and for new problems."""
     found = budget.components
     known = {"refused": budget.refused or None, "shared_noise_share": budget.shared_noise_share}
     if found is None:

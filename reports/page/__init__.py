@@ -1,4 +1,4 @@
-"""The page of a sweep: everything that its records say, as index.html, report.md, report.json, figures and data."""
+"""The report of a sweep: what its records say, as index.html, report.md, report.json, figures and data."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def write_report(
 ) -> Report:
     """Write the report of a sweep into a folder and return the contents of report.json.
 
-    reflection_words: the words whose tokens are followed through training; None for the default list. processes: how
-    many work on the report, this one included.
+    reflection_words: the words whose tokens are counted over training; None for the default list.
+    processes: the number of processes that work on the report, including this one.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv and *.parquet. The
-    same records give the same bytes. Raises the errors of `read_measurements`.
+    same records give byte-identical files. Raises the errors of `read_measurements`.
     """
     analysis = analyse(sweep, reflection_words, processes)
     report = report_document(analysis)
-    # Computed here by all processes, and kept in the analysis: a process that draws figures starts no others.
+    # Compute these here, with all processes, and cache them: a process that draws figures cannot start others.
     difficulties(analysis)
     figures = render_figures(analysis)
     write_data(analysis, out_dir / "data")
@@ -52,19 +52,20 @@ def write_report(
 
 
 TALL_FOREST = 6
-"""Next to a forest plot with this many rows there is room for the validity strip; otherwise it goes below both columns.
+"""If a forest plot has at least this many rows, the validity checks fit below the table next to it; otherwise they go
+below both columns.
 """
 CHECKS_BESIDE, MOST_CHECKS_ABREAST = 3, 5
 MOST_STATEMENTS = 12
-"""If there are more, those that decide nothing are folded away. The table and the forest plot show all of them."""
+"""If there are more statements, undecided ones are folded away; the table and the forest plot show all of them."""
 
 LEAD_FIGURES = ("interactions", "forest")
-"""The figure next to the table on the first screen: the first of these that the records support."""
+"""The figure next to the table on the first screen is the first of these that could be drawn."""
 
 
 @dataclass(frozen=True)
 class ShownSection:
-    """A part of the page below the first screen. Its figures come first."""
+    """A section of the page below the first screen. Its figures come before its tables."""
 
     name: Group
     figures: list[RenderedFigure]

@@ -1,4 +1,4 @@
-"""`bench compare`: two groups of finished runs, whether or not a sweep put them next to each other."""
+"""`bench compare`: two groups of finished runs, whether or not they belong to one sweep."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """The cells of one setting, one per seed, in whatever state; those that are done are measured."""
+    """The cells of one configuration, one per seed, in any state. Only finished cells have measurements."""
 
     label: str
     cells: Sequence[CellRecord]
     metric: TaskMetric
     names: Mapping[str, str] | None = None
-    """As in `Measurement`."""
+    """Restricts and renames problems, as in `Measurement`."""
 
     @cached_property
     def measurements(self) -> list[Measurement]:
@@ -53,7 +53,7 @@ class Group:
         return [m.cell.seed for m in self.scored if m.cell.flags]
 
     def scores_pp(self, *, flagged: bool = True) -> list[float]:
-        """Return the scores of the group's runs; with flagged=False, of those without a flag."""
+        """Return the scores of the group's runs. flagged: whether to include flagged runs."""
         return [m.score_pp for m in self.scored if m.score_pp is not None and (flagged or not m.cell.flags)]
 
 
@@ -69,12 +69,14 @@ def compare_groups(
 ) -> ContrastRow:
     """Compare two groups and return a row like those of `contrasts` in report.json, with `paired` and `why_unpaired`.
 
-    metric: as in a sweep's `compare.metric`. unlike: why a seed does not mean the same samples in both groups; None if
-    it does. Groups that share no seed are unpaired too. matching: how problems were matched if other tools named them.
+    metric: as in a sweep's `compare.metric`.
+    unlike: why equal seeds do not mean equal samples in the two groups; None if they do. Groups without a common seed
+    are not paired either.
+    matching: how problems were matched, if other tools named them.
 
-    `p_holm` is p, since there is one contrast. An unpaired row counts its runs in `n_treatment` and `n_baseline`, and
-    its `n_pairs` is None. `flagged_treatment` and `flagged_baseline` are its flagged seeds, and each of `missing` names
-    its arm.
+    There is one contrast, so `p_holm` equals p. An unpaired row counts its runs in `n_treatment` and `n_baseline`, and
+    its `n_pairs` is None. Its flagged seeds are in `flagged_treatment` and `flagged_baseline`, and each of `missing`
+    names its arm.
 
     Raises ValueError if a group has no score.
     """

@@ -1,4 +1,4 @@
-"""Coverage on the page: a sentence for the head, and a table of the numbers behind it."""
+"""Coverage on the page: a sentence for the top, and a table of the numbers behind it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from reports.report import CoverageRow
 
 
 def coverage_sentence(rows: Sequence[CoverageRow]) -> str:
-    """Summarise coverage at all k, grouping the arms by word; "" without rows."""
+    """Summarise coverage at all k, grouping arms with the same word; "" if there are no rows."""
     parts = []
     for against in dict.fromkeys(row.against for row in rows):
         of_kind = [row for row in rows if row.against == against]
         by_word: dict[str, list[str]] = {}
         for row in of_kind:
             by_word.setdefault(row.word + _why_unclear(row), []).append(_with_crossover(row))
-        # Only a list of undecided arms is shortened to a count; every finding keeps the names of its arms.
+        # Only a list of undecided arms is shortened to a count; every finding names its arms.
         alike = len(by_word) == 1 and len(of_kind) > 2 and of_kind[0].word == "cannot tell"
         words = "; ".join(
             f"{word}: {f'all {len(arms)} arms' if alike else ', '.join(arms)}" for word, arms in by_word.items()
@@ -30,7 +30,7 @@ def coverage_sentence(rows: Sequence[CoverageRow]) -> str:
 
 
 def coverage_table(rows: Sequence[CoverageRow]) -> Table | None:
-    """Return the table behind the words, or None without rows."""
+    """Return the table of the numbers behind the words, or None if there are no rows."""
     if not rows:
         return None
     least = min(row.level for row in rows)
@@ -74,7 +74,7 @@ def _with_crossover(row: CoverageRow) -> str:
 
 
 def _why_unclear(row: CoverageRow) -> str:
-    """Return why a row has no word, or ""."""
+    """Return the reason for a row without a finding, in brackets; "" if it has a finding."""
     if row.word != "cannot tell":
         return ""
     if row.note:
@@ -94,7 +94,7 @@ def _at(row: CoverageRow, place: int) -> str:
 
 
 def _crossover_interval(row: CoverageRow) -> str:
-    """Return the interval, open on a side where the band contains 0 as far as k was evaluated."""
+    """Format the interval of the crossover. It is open on a side where the band contains 0 to the last k."""
     low, high = row.crossover_low, row.crossover_high
     if row.crossover_k is None or row.low_pp[0] is None:
         return number(None)

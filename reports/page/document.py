@@ -1,4 +1,4 @@
-"""A report as data: the typed tree of an analysis, the final scores as CSV, the big tables as parquet."""
+"""A report as data: the contents of report.json, the final scores as CSV, and the large tables as parquet."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ PROBLEMS = "problems.parquet"
 STEPS = "steps.parquet"
 
 DATA_FILES = {FINAL_SCORES: "final scores", PROBLEMS: "problems", STEPS: "steps"}
-"""The files under data/ besides those of figures, with their contents."""
+"""The files under data/ that do not belong to a figure, with their contents."""
 
 _UNPAIRED = ("n_treatment", "n_baseline")
 _NAMED_OTHERWISE = {"p": "p_value"}
-"""Fields of `Numbers` whose attribute of a comparison has another name than the field's without `_pp`."""
+"""Fields of `Numbers` whose attribute of a comparison is not simply the field's name without `_pp`."""
 
 
 def report_document(analysis: Analysis) -> Report:
@@ -81,7 +81,7 @@ def _of_shelves(analysis: Analysis) -> dict[str, list[object]]:
 
 
 def verdict_document(analysis: Analysis) -> Report:
-    """Build the sections of report.json that verdicts rest on."""
+    """Build the part of report.json that the verdicts rest on."""
     sweep = analysis.sweep
     verdicts = {one.arm: one.verdict for one in declared_of(analysis)}
     report = Report(
@@ -99,16 +99,16 @@ def verdict_document(analysis: Analysis) -> Report:
 
 
 def _registration(analysis: Analysis) -> list[RegistrationRow]:
-    """Return whether the question was registered before its first cell; [] if it was never registered."""
+    """Return a row that says whether the question was registered before its first cell; [] if it was not registered."""
     found = check_registration(analysis.sweep)
     return [] if found is None else [RegistrationRow(**asdict(found), holds=found.holds, sentence=found.sentence)]
 
 
 def _contrasts(analysis: Analysis) -> list[ContrastRow]:
-    """Return a row for every arm against the baseline."""
+    """Build a row for every arm's comparison with the baseline."""
     sweep, n = analysis.sweep, len(analysis.contrasts)
     look, steps = shown_look(sweep, n), next_steps(analysis)
-    matching = sweep.matching.get(analysis.metric.task)  # tasks of bench need none: a problem has one id
+    matching = sweep.matching.get(analysis.metric.task)  # Only imported runs need matching.
     return [
         ContrastRow(
             **contrast_fields(contrast, sweep.metric, sweep.margin_pp, n),
@@ -132,7 +132,7 @@ def _warnings(analysis: Analysis, contrast: Contrast) -> list[str]:
 
 
 def _effects(analysis: Analysis) -> list[EffectRow]:
-    """Return the main effects and interactions of a factorial; [] for other sweeps."""
+    """Build the rows of a factorial's main effects and interactions; [] for other sweeps."""
     sweep, effects = analysis.sweep, effects_of(analysis)
     look, steps = shown_look(sweep, len(effects)), next_steps(analysis)
     return [
@@ -195,7 +195,7 @@ def contrast_fields(contrast: Contrast, metric: str, margin_pp: float, n_contras
 
 
 def comparison_numbers(comparison: Comparison | None) -> dict[str, object]:
-    """Return the fields of `Numbers`; None stands for a paired comparison without a single pair."""
+    """Return the fields of `Numbers`; None stands for a paired comparison that has no pairs."""
     if comparison is None:
         numbers: dict[str, object] = dict.fromkeys(name for name in Numbers.model_fields if name not in _UNPAIRED)
         return numbers | {"verdict": "no_test", "note": "", "n_pairs": 0}
@@ -247,7 +247,7 @@ def _final_scores(analysis: Analysis) -> list[dict[str, object]]:
 
 
 def step_columns(analysis: Analysis) -> dict[str, pyarrow.Array]:
-    """Return the columns of all steps; a field that a cell did not record is null there."""
+    """Return the columns of all steps. A value is null if its cell did not record the field."""
     import pyarrow
 
     cells = [(arm, m.cell.seed, m.steps) for arm, some in analysis.measurements.items() for m in some]

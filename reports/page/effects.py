@@ -1,4 +1,4 @@
-"""The main effects and interactions of a factorial in words and as a table, from the rows of a report."""
+"""The main effects and interactions of a factorial, in words and as a table, from the rows of a report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reports.report import BestDifference, Compared, ContrastRow, EffectRow, Ver
 
 
 def effect_clause(row: EffectRow) -> str:
-    """Return the beginning of the verdict sentence of an effect."""
+    """Return the first clause of an effect's verdict sentence."""
     if row.kind == "main":
         (setting,), (reference,) = row.settings, row.reference
         clauses = {
@@ -37,16 +37,17 @@ def effect_clause(row: EffectRow) -> str:
 
 
 def averaged_over(row: EffectRow) -> str:
-    """Return what a main effect is an average over; "" for an interaction."""
+    """Name the knobs that a main effect is averaged over; "" for an interaction."""
     knobs = dict.fromkeys(last_part(one.knob) for one in row.within)
     return f", averaged over {', '.join(knobs)}" if knobs else ""
 
 
 def turns(row: EffectRow, rows: Sequence[EffectRow]) -> str:
-    """Name the knobs with which a main effect changes its sign; "" if there are none.
+    """Describe the knobs with which a main effect changes its sign; "" if there are none.
 
-    It "turns" if a gain at one value of the knob and a loss at another are both shown. It "may turn" if its sign at the
-    knob's reference differs from that at the value of an interaction whose interval excludes 0. rows: all effects.
+    rows: all effects of the factorial.
+    "turns": one value of the knob shows a gain and another a loss, each with an interval that excludes 0.
+    "may turn": an interaction with the knob is shown, and the effect's signs at the two values that it compares differ.
     """
     by_knob: dict[str, list[Within]] = {}
     for one in row.within:
@@ -66,7 +67,7 @@ def turns(row: EffectRow, rows: Sequence[EffectRow]) -> str:
 
 
 def _of_opposite_signs(row: EffectRow, knob: str, sizes: Sequence[Within], rows: Sequence[EffectRow]) -> list[Within]:
-    """Return the sizes of a main effect at the two values that a shown interaction compares, if their signs differ."""
+    """Return a main effect's sizes at the two values that a decided interaction compares, if their signs differ."""
     own = dict(zip(row.knobs, row.values, strict=True))
     for other in rows:
         ends = {name: pair for name, *pair in zip(other.knobs, other.values, other.reference, strict=True)}
@@ -85,17 +86,17 @@ INTERACTION_WORDS = {
     "equivalent": "add up",
     "identical": "no interaction",
 }
-"""Words for verdicts on an interaction, which is neither better nor worse than anything."""
+"""Words for the verdicts on interactions, to which better and worse do not apply."""
 
 
 def verdict_word(row: VerdictRow) -> str:
-    """Return the verdict as tables and badges show it."""
+    """Return the verdict as tables and badges word it."""
     word = INTERACTION_WORDS.get(row.verdict, row.verdict) if row.is_interaction else row.verdict
     return word.replace("_", " ")
 
 
 def within_sentences(row: EffectRow) -> list[str]:
-    """Return the size of a main effect at each value of each other knob, because its average hides an interaction."""
+    """Describe a main effect at each value of each other knob, because its average hides an interaction."""
     by_knob: dict[str, list[str]] = {}
     for one in row.within:
         by_knob.setdefault(last_part(one.knob), []).append(f"{size_pp(one)} at {one.value}")
@@ -127,7 +128,7 @@ def effect_table(rows: Sequence[EffectRow]) -> Table | None:
 
 
 def secondary_note(effects: Sequence[EffectRow], contrasts: Sequence[ContrastRow]) -> str | None:
-    """Return the note above the comparisons with the baseline in a factorial; None in other sweeps."""
+    """Return the note above the comparisons with the baseline in a factorial, or None for other sweeps."""
     if not effects or not contrasts:
         return None
     level = next((row.level for row in contrasts if row.level is not None), None)

@@ -1,4 +1,4 @@
-"""The words of a page that need an explanation, each with its explanation."""
+"""The terms of a page that need an explanation, with their explanations."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ HOW_TO_READ = (
     said("reports.mean_band_seeds_interpolated"),
     said("reports.n_number_seeds_arm"),
 )
-"""True for all figures, so that no caption repeats it."""
+"""Notes that apply to all figures, so that no caption has to repeat them."""
 
-# The regular expression takes the first alternative that fits, so longer words come before shorter ones that they
-# contain.
+# The regular expression takes the first alternative that matches, so a longer word must precede any shorter word that
+# it contains.
 _WORDS = sorted(GLOSSARY, key=len, reverse=True)
 # The last lookahead skips text inside an HTML tag, such as an attribute.
 _FIND = re.compile(r"(?<![\w@])(" + "|".join(re.escape(word) for word in _WORDS) + r")(?P<many>s?)(?![\w@])(?![^<]*>)")

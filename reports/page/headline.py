@@ -1,4 +1,4 @@
-"""The headline: one sentence that answers the question over all contrasts, and what would settle the rest."""
+"""The headline: one sentence that answers the question over all contrasts, and what would probably settle the rest."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from reports.report import BestDifference, EffectRow, Report, ScreeningRow, Sent
 from reports.statistics import MIN_PAIRS
 
 MOST_NAMES = 4
-"""If more arms share a verdict, they are counted, not named."""
+"""If more arms than this share a verdict, they are counted instead of named."""
 
 MORE = {
     "seeds": ("seed", "seeds"),
     "samples": ("sample of each problem", "samples of each problem"),
     "problems": ("problem", "problems"),
 }
-"""The noun of each way, singular and plural. Without known costs, the first way wins: seeds."""
+"""The noun of each kind of step, singular and plural. If costs are unknown, the first kind wins: seeds."""
 
 
 def headline(report: Report) -> str:
@@ -55,7 +55,7 @@ def _of_screening(found: ScreeningRow) -> str:
 
 
 def answer(rows: Sequence[VerdictRow]) -> str:
-    """Return the sentence that names the undecided contrasts and what is shown of the others."""
+    """Return the sentence that names the undecided contrasts and the findings about the others."""
     over = said("reports.over_new_problems_this") if rows[0].is_over_problems else ""
     tuned = next((row.bests for row in rows if row.bests), None)
     at = said("reports.each_its_best", trials=count(tuned.trials, "trial")) if tuned else ""
@@ -64,11 +64,15 @@ def answer(rows: Sequence[VerdictRow]) -> str:
 
 
 def parts(rows: Sequence[VerdictRow]) -> list[tuple[str, list[VerdictRow]]]:
-    """Return the parts of the headline in order: a code, and the contrasts that it is about.
+    """Return the parts of the headline in order, each as a code and the contrasts that it covers.
 
-    `turns`: effects whose sign changes with another knob, before any average. `undecided`: the largest difference
-    first. `untested`: no seed has both scores. `none_better`, for arms only: a gain of the margin is excluded for each.
-    The other codes are verdicts. Decided effects come one by one, interactions first, because they qualify the rest.
+    * `turns`: effects whose sign changes with another knob. They come before any average.
+    * `undecided`: sorted by difference, largest first.
+    * `untested`: contrasts for which no seed has both scores.
+    * `none_better`, for arms only: a gain as large as the margin is excluded for every arm.
+
+    The other codes are verdicts. Decided effects are listed individually, interactions first, because they qualify the
+    main effects.
     """
     effects = [row for row in rows if isinstance(row, EffectRow)]
     undecided = [row for row in rows if row.verdict in OPEN_VERDICTS]
@@ -95,13 +99,13 @@ _SHOWN = ("better", "none_better", "worse", "equivalent", "identical")
 
 
 def _judged(row: VerdictRow) -> VerdictRow | BestDifference:
-    """Return the numbers that decide: those between the arms' bests if only they leave the verdict open."""
+    """Return the numbers to quote: those between the arms' bests if they left the verdict open, else the row's own."""
     bests = row.bests
     return row if bests is None or bests.settles or bests.low_pp is None else bests
 
 
 def _excludes_gain(row: VerdictRow) -> bool:
-    """Return whether a gain as large as the margin is excluded; for tuned arms, between their bests too."""
+    """Return whether a gain as large as the margin is excluded; for tuned arms, also between their bests."""
     if row.verdict not in OPEN_VERDICTS:
         return bool(row.verdict != "better")
     ends = [one.high_pp for one in (row, row.bests) if one is not None]
@@ -109,7 +113,7 @@ def _excludes_gain(row: VerdictRow) -> bool:
 
 
 def _of_one(row: VerdictRow) -> str:
-    """Return the clause for a single contrast, with its size."""
+    """Return the clause for the only contrast, with its size."""
     if row.verdict in OPEN_VERDICTS:
         return _clause("untested" if row.difference_pp is None else "undecided", [row], [row])
     arm, baseline, size = row.arm, row.baseline, size_pp(row)
@@ -124,7 +128,7 @@ def _of_one(row: VerdictRow) -> str:
 
 
 def _clause(code: str, rows: Sequence[VerdictRow], of: Sequence[VerdictRow]) -> str:
-    """Return the clause of the headline for these rows, out of all rows."""
+    """Return the headline's clause for the contrasts `rows`, which share a code. of: all contrasts."""
     first = rows[0]
     baseline, margin = first.baseline, f"{first.margin_pp:g} pp"
     if code == "turns":
@@ -150,7 +154,7 @@ def _clause(code: str, rows: Sequence[VerdictRow], of: Sequence[VerdictRow]) -> 
 
 
 def _undecided(rows: Sequence[VerdictRow]) -> str:
-    """Name the largest undecided difference with its interval, and count the others."""
+    """Quote the largest undecided difference with its interval, and count the others."""
     first, *others = rows
     n = first.n_pairs
     # Rows of `bench compare` may be unpaired.
@@ -165,9 +169,9 @@ def _undecided(rows: Sequence[VerdictRow]) -> str:
 
 
 def _next_step(rows: Sequence[VerdictRow]) -> str:
-    """Return the cheapest way that settles every open contrast; "" if nothing is open or no way settles them all.
+    """Return the cheapest step that settles every open contrast; "" if nothing is open or no step settles them all.
 
-    All contrasts take the same kind of step, as far as the most demanding of them needs.
+    All contrasts take the same kind of step, as large as the most demanding of them needs.
     """
     steps = [row.next_step for row in rows if row.next_step]
     able = [way for step in steps for way in step.ways if way.needed is not None]
@@ -197,7 +201,7 @@ def _name(row: VerdictRow) -> str:
 
 
 def _listed(rows: Sequence[VerdictRow]) -> str:
-    """Return the names of a few contrasts, in brackets."""
+    """Return the names in brackets, or "" if there are too many."""
     return f" ({', '.join(map(_name, rows))})" if len(rows) <= MOST_NAMES else ""
 
 

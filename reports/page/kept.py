@@ -1,7 +1,7 @@
 """A short report to commit next to the conclusions drawn from it: the question, report.json and the final scores.
 
-It takes a hundredth of the space of the cells and holds enough to recompute every contrast. What only the cells could
-show (curves, samples, laws of single seeds) is taken on trust. `kept.json` has the digests of all files, and the
+It takes a hundredth of the space of the cells, yet every contrast can be recomputed from it. What only the cells could
+show (curves, samples, laws of individual seeds) is not checked. `kept.json` has the digests of all files, and the
 version of the numerics that trained the cells.
 """
 
@@ -32,15 +32,17 @@ from reports.report import ArmRow, ContrastRow, Node, Report, read_report
 KEPT = "kept.json"
 _SCORES = f"data/{FINAL_SCORES}"
 _AT_LENGTH = ("flips", "problem_ranges", "across_tasks", "modes")
-"""Long sections of report.json, about single problems and tasks."""
+"""Sections of report.json that are left out because they are long: they list individual problems and tasks."""
 
 
 def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str | bytes] | None = None) -> None:
     """Keep the report of a sweep that has ended.
 
-    folder: the sweep's. out: created, or written over. numerics: the NUMERICS_VERSION that trained the cells. beside:
-    further files by name, such as a figure. Raises RefusedError if cells are still to come, or if arms evaluate one
-    checkpoint and are compared problem by problem.
+    folder: the folder of the sweep.
+    out: the folder to write. It is created if needed; existing files are overwritten.
+    numerics: the NUMERICS_VERSION that trained the cells.
+    beside: contents of further files by name, such as a figure.
+    Raises RefusedError if cells are unfinished, or if arms evaluate one checkpoint, which needs scores of problems.
     """
     sweep, page = read_sweep(folder), folder / "report"
     if not sweep.is_complete:
@@ -50,7 +52,7 @@ def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str
     report = read_object(page / "report.json")
     short = {key: [] if key in _AT_LENGTH else rows for key, rows in report.items()}
     short["laws"] = [row for row in report["laws"] if row.get("seed") is None]
-    # Leave out what is long, and the request, which names folders of the machine.
+    # Leave out the long parts, and the request, which names folders of this machine.
     question = sweep.model_copy(update={"contamination": [], "best_of_n": {}, "asked": None, "path": out})
     contents: dict[str, str | bytes] = {
         "report.json": _compact(short),
@@ -65,7 +67,7 @@ def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str
         else:
             write_text(path, content)
     question.write()
-    # Digests are of the files as written, because write_text redacts secrets.
+    # Compute digests from the files as written, because write_text redacts secrets.
     digests = {name: _digest(out / name) for name in sorted(["sweep.json", *contents])}
     write_json(out / KEPT, {"schema": SCHEMA, "numerics": numerics, "files": digests})
 
@@ -80,23 +82,23 @@ def kept_report(folder: Path) -> tuple[SweepRecord, Report]:
 
 
 def verify_kept(folder: Path) -> Verification:
-    """Check every file against its digest, then contrasts, effects, scores and the answer against the final scores."""
+    """Check the files against their digests, then recompute the report from the final scores and compare."""
     kept = read_object(folder / KEPT)
     require_schema(folder / KEPT, kept)
-    # Digests come first: numbers of a file that was changed would prove nothing.
+    # Check digests first: numbers from a modified file would prove nothing.
     for name, digest in kept["files"].items():
         found = _digest(folder / name) if (folder / name).is_file() else ABSENT
         if found != digest:
             return Verification({}, Difference(name, "the digest", digest, found))
     sweep, report = kept_report(folder)
     kept, again = read_object(folder / "report.json"), _recomputed(sweep, report, folder)
-    # Compare only the fields that were recomputed; the others rest on records that were not kept.
+    # Compare only recomputed fields; the others rest on records that were not kept.
     written = {key: [_only(row, now) for row, now in zip(kept[key], again[key], strict=False)] for key in again}
     return differing("report.json", written, again)
 
 
 def _recomputed(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[dict[str, object]]]:
-    """Recompute the sections of report.json that follow from the final scores."""
+    """Recompute the sections of report.json that can be derived from the final scores."""
     measurements = _measurements(sweep, report, folder)
     contrasts, effects = compare_arms(sweep, measurements), factor_effects(sweep, measurements)
     scored = {arm: [m for m in cells if m.score_pp is not None] for arm, cells in measurements.items()}
@@ -119,7 +121,7 @@ def _rows(sweep: SweepRecord, contrasts: Sequence[Contrast]) -> list[ContrastRow
 
 
 def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[Measurement]]:
-    """Return the finished cells as the report counts them, with the final scores as their only measurements."""
+    """Return the finished cells that the report counts, with the final scores as their only measurements."""
     metric, evaluation = TaskMetric.of(sweep), sweep.evaluation
     drawn = {}
     if evaluation is not None:
@@ -161,7 +163,7 @@ def _only(row: Mapping[str, object], now: Mapping[str, object]) -> dict[str, obj
 
 
 def _without_texts(value: object) -> object:
-    """Return the value without the note on equal completions, because their texts are not kept."""
+    """Return the value without the note on equal completions, which cannot be checked because texts are not kept."""
     if isinstance(value, dict):
         return {key: _without_texts(item) for key, item in value.items()}
     return (
@@ -170,7 +172,7 @@ def _without_texts(value: object) -> object:
 
 
 def _compact(document: object) -> str:
-    """Return JSON with one section a line, so that a diff shows which section changed."""
+    """Serialise JSON with one section per line, so that a diff shows which section changed."""
     if not isinstance(document, dict):
         return json.dumps(document, ensure_ascii=False, allow_nan=False)
     lines = [

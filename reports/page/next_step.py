@@ -1,4 +1,4 @@
-"""The way to a verdict in words: the looks taken at a question, and what would settle it."""
+"""The way to a verdict, in words: the looks so far, and what would probably settle the question."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 LITTLE_FRAC = 0.1
-"""A way that shrinks less of the variance than this hardly narrows an interval."""
+"""A way that reduces less of the variance than this hardly narrows the interval."""
 
 NOUNS = {"seeds": "seeds", "samples": "samples per problem", "problems": "problems"}
 WORK = {"seeds": "to train", "samples": "to evaluate", "problems": "to evaluate"}
 
 
 def next_step_sentence(row: VerdictRow, step: NextStep) -> str:
-    """Name the cheapest way first, then the others, then those that do not settle the contrast."""
-    # False sorts first, so the cheapest way leads and the others stay in order.
+    """Describe the cheapest way first, then the others, then those that cannot settle the contrast."""
+    # False sorts first, so the cheapest way leads and the others keep their order.
     ways = sorted(step.ways, key=lambda way: way.of != step.cheapest)
     able = [way for way in ways if way.needed is not None]
     unable = [_cannot(way) for way in ways if way.needed is None]
@@ -41,7 +41,7 @@ def next_step_sentence(row: VerdictRow, step: NextStep) -> str:
 
 
 def what_to_do(row: VerdictRow, sweep: SweepRecord) -> str:
-    """Return `next_step_sentence`, or why a declared contrast has no next step."""
+    """Return `next_step_sentence`, or the reason why a contrast has no next step."""
     if sweep.screening is not None:
         return said("reports.this_screening_ranks_arms")
     if row.next_step is not None:
@@ -75,7 +75,7 @@ def _way(way: Way) -> str:
 
 
 def _cannot(way: Way) -> str:
-    """Say that a way does not suffice, however far it goes, because it leaves the rest of the variance as it is."""
+    """Say that a way cannot settle the contrast, because it leaves the rest of the variance unchanged."""
     cannot = said("reports.do_not_suffice_even", most_factor=MOST_FACTOR)
     if way.limit is not None:
         cannot = said("reports.do_not_suffice_even_cannot", limit=way.limit)
@@ -90,12 +90,12 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 def look_clause(row: VerdictRow) -> str:
-    """Return the clause on looks behind an interval; "" if there was only one look."""
+    """Name the look behind an interval, in brackets; "" if there was only one look."""
     look = row.look
     if look is None:
         return ""
     if look.is_planned:
-        # Unplanned looks are counted in look.number but not in the plan, so find the planned look by its seeds.
+        # look.number also counts unplanned looks, so find the position in the plan by the number of seeds.
         name = f"look {look.planned.index(look.seeds[look.number - 1]) + 1} of {len(look.planned)} planned"
     else:
         name = f"{ORDINALS[look.number - 1]} look" if look.number <= len(ORDINALS) else f"look {look.number}"
@@ -104,7 +104,7 @@ def look_clause(row: VerdictRow) -> str:
 
 
 def look_sentence(look: Looking, level: float | None) -> str:
-    """Say when this question was looked at, and what that does to the interval, which has this level."""
+    """List the looks at this question and explain their effect on the interval. level: the level of the interval."""
     plan = said("reports.those_planned", planned=_listed(look.planned)) if look.planned else "not planned"
     taken = f"{_listed(look.seeds)} seeds"
     if len({*look.samples}) > 1:
@@ -119,7 +119,7 @@ def look_sentence(look: Looking, level: float | None) -> str:
 
 
 def p_note(rows: Sequence[VerdictRow]) -> str:
-    """Return the caution for a table of p values if there was more than one look, or a design; otherwise ""."""
+    """Return the note that p values ignore earlier looks; "" if there was one unplanned look only."""
     look = next((row.look for row in rows if row.look is not None), None)
     if look is None:
         return ""
@@ -127,7 +127,7 @@ def p_note(rows: Sequence[VerdictRow]) -> str:
 
 
 def looks_taken(look: Looking) -> str:
-    """Say how often a question was looked at, of how many planned looks."""
+    """Count the looks taken at a question: planned, out of how many, and unplanned."""
     if not look.planned:
         return f"{len(look.seeds)}, not planned"
     further = f", and {look.n_unplanned} not planned" if look.n_unplanned else ""

@@ -1,4 +1,4 @@
-"""The tables of settings, costs and records: knobs, cost, provenance, and cells that are not simply done."""
+"""The tables of settings, costs and records: knobs, cost, provenance, and cells that are flagged or not done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reports.report import Report
 MOST_KNOB_COLUMNS = 8
 
 ABSENT = "(absent)"
-"""The value that sweep.json records for a knob that an arm does not have."""
+"""The value in sweep.json for a knob that does not exist in an arm."""
 
 COST_NOTE = said("reports.medians_over_steps_cell")
 COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
@@ -37,9 +37,9 @@ COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
 
 
 def knob_table(analysis: Analysis) -> Table | None:
-    """Return the knobs that differ, or None if no knob is known to differ.
+    """Return the table of knobs that differ between arms, or None if none is known to differ.
 
-    There is a column for each knob. If there are many, each arm lists its differences from the baseline instead.
+    Each knob has a column. If there are too many, each arm lists its differences from the baseline instead.
     """
     sweep, varied = analysis.sweep, analysis.sweep.varied
     knobs = sorted({knob for values in varied.values() for knob in values})
@@ -62,7 +62,7 @@ TUNING_NOTE = said("reports.what_each_arms_search")
 
 
 def tuning_table(report: Report) -> Table | None:
-    """Return what each arm's search found and its cost, or None unless arms were tuned."""
+    """Return what each arm's search found and what it cost, or None unless arms were tuned."""
     rows = report.tuning
     if not rows:
         return None
@@ -95,7 +95,7 @@ def _value(value: object, is_at_end: bool) -> str:
 
 
 def cost_table(report: Report) -> Table | None:
-    """Return the recorded cost of each arm, or None if nothing is recorded; imported arms have none."""
+    """Return the recorded cost of each arm, or None if nothing was recorded, as for imported arms."""
     costs = [dict(arm.cost) for arm in report.arms]
     shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
     trained = report.arms[0].checkpoint is None and any(arm.total_s is not None for arm in report.arms)
@@ -115,11 +115,11 @@ def cost_table(report: Report) -> Table | None:
 
 _OF_PROGRAM = "program.packages."
 _SHOWN_OF_PROGRAM = ("accelerate", "deepspeed", "numpy", "torch", "transformers", "trl", "verl", "vllm")
-"""The packages that are shown: records list all of a program's interpreter, which may be hundreds."""
+"""The packages of a program to show. Records list all packages of its interpreter, which may be hundreds."""
 
 
 def provenance_table(analysis: Analysis) -> Table:
-    """Return the provenance of the finished cells over all their starts; a field that differs lists every value."""
+    """Return the provenance of the finished cells over all their launches. A field that differs lists every value."""
     values: dict[str, list[str]] = {}
     for cells in analysis.measurements.values():
         for m in cells:
@@ -136,7 +136,7 @@ def provenance_table(analysis: Analysis) -> Table:
 
 
 def _flat(value: object, prefix: str = "") -> list[tuple[str, str]]:
-    """Flatten recorded values by their dotted names, without absent ones, such as a package that is not installed."""
+    """Flatten recorded values into (dotted name, text), leaving out null, such as the version of a missing package."""
     if isinstance(value, dict):
         return [item for key in value for item in _flat(value[key], f"{prefix}.{key}" if prefix else str(key))]
     if isinstance(value, list):
@@ -145,7 +145,7 @@ def _flat(value: object, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def troubled_cells(report: Report) -> Table:
-    """Return every cell that is not simply done: failed, invalid, unfinished or flagged."""
+    """Return every cell that is failed, invalid, unfinished or flagged."""
     rows = [
         [cell.arm, str(cell.seed), cell.state, ", ".join(cell.flags), cell.reason or ""]
         for cell in report.cells

@@ -1,4 +1,4 @@
-"""Requirements that a program puts on a verdict, in words: `no_std not worse than group_std`."""
+"""Requirements that a program makes of a verdict, in words: `no_std not worse than group_std`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from reports.statistics import Verdict
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation that a contrast may have."""
+    """A relation between two arms that an interval may show."""
 
     holds: Callable[[float, float, float], bool]
     """(low, high, margin) -> bool, all in percentage points."""
     says: str
-    """Where the interval must lie, with {margin}."""
+    """Where the interval must lie. {margin} is filled in."""
 
 
 RELATIONS = {
@@ -35,11 +35,12 @@ RELATIONS = {
         lambda low, high, margin: low > margin or high < -margin, "beyond -{margin} or +{margin} pp"
     ),
 }
-"""What an interval shows. "not worse" is non-inferiority: a loss as large as the margin is ruled out. An interval that
-shows no loss is not enough, because too few seeds never show one."""
+""""not worse" is non-inferiority: the interval excludes a loss as large as the margin. An interval that merely shows no
+loss is not enough, because too few seeds never show one.
+"""
 
 VERDICTS = ("identical", "inconclusive")
-"""Relations that are verdicts by themselves."""
+"""Relations that hold only if the verdict has the same name."""
 
 _FORM = re.compile(r"(?P<arm>\S+)\s+(?:is\s+)?(?P<relation>\S.*\S)\s+(?:than|to|against)\s+(?P<baseline>\S+)")
 _EXAMPLE = said("reports.e_g_no_std")
@@ -76,7 +77,7 @@ class Judgement(Node):
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Parse ARM RELATION than|to|against ARM. Raises RefusedError for anything else."""
+    """Parse `ARM RELATION than|to|against ARM`. Raises RefusedError for anything else."""
     known = [*RELATIONS, *VERDICTS]
     found = _FORM.fullmatch(text.strip())
     if found is None:
@@ -94,10 +95,11 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def judge(requirement: Requirement, rows: Sequence[VerdictRow], interim: str | None = None) -> Judgement:
-    """Judge a requirement by these contrasts and effects of report.json.
+    """Judge a requirement by the row that compares its two arms.
 
-    interim: why nothing may be concluded yet. The arm and the baseline may be named in either order. Raises
-    RefusedError for names that are not compared.
+    rows: contrasts and effects of report.json.
+    interim: why nothing may be concluded yet, or None.
+    The arm and the baseline may be named in either order. Raises RefusedError if the two are not compared.
     """
     row, turned = _contrast(requirement, rows)
     if turned:
@@ -122,7 +124,7 @@ _TURNED: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
 
 
 def _turned(row: VerdictRow) -> VerdictRow:
-    """Swap the sides of a contrast: of its numbers, only those that decide."""
+    """Swap the sides of a contrast. Only the numbers that decide a relation are swapped."""
     changes: dict[str, object] = {"verdict": _TURNED.get(row.verdict, row.verdict), **_mirrored(row)}
     if row.bests is not None:
         changes["bests"] = row.bests.model_copy(update=_mirrored(row.bests))
@@ -138,8 +140,8 @@ def _mirrored(row: VerdictRow | BestDifference) -> dict[str, float | None]:
 def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
     """Return whether the relation holds, and why.
 
-    For tuned arms it must hold at their chosen settings and between their bests: they may differ only by what a short
-    search left open.
+    For tuned arms, the relation must hold both at the settings found and between the arms' bests, which differ by what
+    a short search may have missed.
     """
     verdict, low, high = row.verdict, row.low_pp, row.high_pp
     if relation in VERDICTS:
@@ -155,7 +157,7 @@ def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
     if (bests := row.bests) is not None and bests.low_pp is not None and bests.high_pp is not None:
         intervals[" between the arms' bests"] = (bests.low_pp, bests.high_pp)
     held = {of_what: asked.holds(*ends, margin) for of_what, ends in intervals.items()}
-    # Explain by an interval that fails; if all hold, by the last, which is the one between the bests if it is known.
+    # Explain with an interval that fails. If all hold, use the last: the one between the bests, if known.
     of_what = next((one for one, holds in held.items() if not holds), list(held)[-1])
     lies = "lies" if held[of_what] else "does not lie"
     where = asked.says.format(margin=f"{margin:g}")
@@ -164,7 +166,7 @@ def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
 
 
 def _contrast(requirement: Requirement, rows: Sequence[VerdictRow]) -> tuple[VerdictRow, bool]:
-    """Return the row that compares the two, and whether it compares them in the opposite direction."""
+    """Return the row that compares the two arms, and whether it compares them in the opposite direction."""
     pairs = {(row.arm, row.baseline): row for row in rows}
     arm, baseline = requirement.arm, requirement.baseline
     if (arm, baseline) in pairs:

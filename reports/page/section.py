@@ -1,4 +1,4 @@
-"""The contribution of a shelf to the page of a sweep: an object of this class in its `page.py`."""
+"""What a shelf adds to the page of a sweep: an object of this class in its `page.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reports.measure import Analysis
 
 @dataclass(frozen=True)
 class Section:
-    """Rows of report.json, and their tables, shown among those of the policy; only sweeps that train have them."""
+    """Rows for report.json, and tables shown in the policy group. Only sweeps that train have them."""
 
     name: str
     """The key in report.json."""

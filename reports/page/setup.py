@@ -1,4 +1,4 @@
-"""A card on what was trained and how, from the specs and the provenance that cells recorded, never from a clock."""
+"""A card on what was trained and how, from the recorded specs and provenance, never from the clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reports.measure import Analysis
 from reports.page.record_tables import knob_table
 
 MOST_FORMS = 3
-"""If a setting has more forms than this, the table of knobs below says which arm has which."""
+"""If a setting has more variants than this, the card counts them, and the table of knobs lists each arm's."""
 
 TITLE = said("reports.paired_resumable_honestly_analysed")
 """The title of the package in a citation."""
@@ -22,14 +22,14 @@ TITLE = said("reports.paired_resumable_honestly_analysed")
 
 @dataclass(frozen=True)
 class Setup:
-    """The contents of the card."""
+    """The contents of the setup card."""
 
     entries: list[tuple[str, str]]
-    """(name, text) of everything that was recorded."""
+    """(name, text) of each setting that was recorded."""
     command: str
-    """The command that runs the sweep again."""
+    """The command that reruns the sweep."""
     knobs: Table | None
-    """The knobs in which arms differ."""
+    """The knobs that differ between arms."""
     config: str
     """The resolved settings of the baseline's first cell."""
     citation: str
@@ -39,7 +39,7 @@ class Setup:
 def setup_of(analysis: Analysis) -> Setup:
     sweep = analysis.sweep
     specs = {arm: cells[0].cell.spec for arm, cells in analysis.measurements.items() if cells}
-    # If the baseline has no finished cell, the settings of another arm have to do.
+    # Fall back to another arm's settings if the baseline has no finished cell.
     baseline = specs.get(sweep.baseline) or next(iter(specs.values()), {})
     known = _Provenance(analysis)
     entries = {
@@ -66,12 +66,12 @@ def setup_of(analysis: Analysis) -> Setup:
 
 
 def _each(specs: dict[str, dict[str, object]], say: Callable[[dict[str, object]], list[str]]) -> str:
-    """Join what the specs of all arms say, part by part; a part in which arms differ names each of its few forms."""
+    """Describe the specs of all arms part by part. If arms differ in a part, name each of its few variants."""
     return ", ".join(filter(None, map(_part, zip(*map(say, specs.values()), strict=True), itertools.repeat([*specs]))))
 
 
 def _part(found: tuple[str, ...], arms: list[str]) -> str:
-    """Return one part: its text if all arms agree, otherwise its forms with their arms, or their number."""
+    """Return the text of one part: the common text, else each variant with its arms, or the number of variants."""
     forms = {words: [arm for arm, one in zip(arms, found, strict=True) if one == words] for words in found}
     if len(forms) == 1:
         return found[0]
@@ -89,7 +89,7 @@ def _at(spec: Mapping[str, object], name: str) -> Any:
 
 
 def _type(spec: Mapping[str, object], name: str) -> str:
-    """Format a choice: `{"type": "ppo_clip", "clip_low": 0.2}` as `ppo_clip (clip_low 0.2)`; "" for none."""
+    """Format a choice: `{"type": "ppo_clip", "clip_low": 0.2}` as `ppo_clip (clip_low 0.2)`; "" if there is none."""
     value = _at(spec, name)
     chosen = value.get("type") if isinstance(value, dict) else value
     if chosen in (None, "none"):
@@ -113,7 +113,7 @@ def _written(value: object) -> str:
 
 
 def _said(value: object, words: str) -> str:
-    """Insert the value into the words; "" without a value."""
+    """Insert the value into the words; "" if the value is empty."""
     return words.format(_written(value)) if value else ""
 
 
@@ -194,7 +194,7 @@ def _evaluation(spec: Mapping[str, object]) -> list[str]:
 
 
 class _Provenance:
-    """The provenance of all starts of the finished cells."""
+    """The provenance of all launches of the finished cells."""
 
     def __init__(self, analysis: Analysis) -> None:
         cells = [m.cell for some in analysis.measurements.values() for m in some]
@@ -243,7 +243,7 @@ class _Provenance:
 
 
 def _as_lines(spec: Mapping[str, object]) -> str:
-    """Return the settings, one knob a line, by their full names, as `--set` takes them."""
+    """Return the settings one per line, under the full names that `--set` takes."""
     return "\n".join(f"{name}={value}" for name, value in _flat(spec, ""))
 
 

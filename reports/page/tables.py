@@ -1,4 +1,4 @@
-"""The tables of a report: results, contrasts, tasks, arms, proxy, judge and truth, problems.
+"""The tables of a report: results, contrasts, tasks, arms, proxy against true reward, judges, problems.
 
 Tables of settings, costs and records are in `record_tables`; shelves add theirs as a `Section`.
 """
@@ -45,7 +45,7 @@ from reports.statistics import MIN_RUNS_FOR_IMPROVEMENT
 
 Line = TypeVar("Line")
 Columns: TypeAlias = Sequence[tuple[str, Callable[[Line], str]]]
-"""The heading of each column, and the formatter of its cells."""
+"""Pairs of a column's heading and the function that formats a row's value for it."""
 
 ACROSS_TASKS_NOTE = said("reports.iqm_mean_middle_half", min_runs_for_improvement=MIN_RUNS_FOR_IMPROVEMENT)
 MODE_NOTE = said("reports.direct_prompt_asks_for")
@@ -54,7 +54,7 @@ REPLY_NOTE = said("reports.costs_those_original_requests")
 
 
 def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]]:
-    """Return the tables below the figures of each group, without empty ones."""
+    """Return the tables shown below the figures of each group, leaving out empty ones."""
     tables: dict[Group, list[Table | None]] = {
         "Result": [
             contrast_table(report.contrasts),
@@ -93,7 +93,7 @@ def result_table(report: Report) -> Table:
     def against_baseline(write: Callable[[ContrastRow], str], of_baseline: str = "") -> Callable[[ArmRow], str]:
         return lambda arm: write(contrasts[arm.arm]) if arm.arm in contrasts else of_baseline
 
-    # False sorts before True: arms without a rank come last.
+    # False sorts before True, so arms without a rank come last.
     return _table(title, sorted(arms, key=lambda arm: (arm.rank is None, arm.rank)), [
         ("arm", lambda arm: arm.arm),
         (f"{first.metric_name} (%), {percent(first.level)} interval", _score),
@@ -106,7 +106,7 @@ def result_table(report: Report) -> Table:
 
 
 def contrast_table(contrasts: Sequence[ContrastRow]) -> Table | None:
-    """Return the contrasts in full, or None without any."""
+    """Return all numbers of the contrasts, or None if there are no contrasts."""
     if not contrasts:
         return None
     return _table(f"Differences from {contrasts[0].baseline}", contrasts, [
@@ -128,7 +128,7 @@ def contrast_table(contrasts: Sequence[ContrastRow]) -> Table | None:
 
 
 def across_tasks_table(arms: Sequence[AcrossTasksRow]) -> Table | None:
-    """Return the arms over all tasks, or None with fewer than three tasks."""
+    """Return each arm's results over all tasks, or None for fewer than three tasks."""
     if not arms:
         return None
     level = f"{percent(arms[0].level)} interval"
@@ -169,7 +169,7 @@ def _mode_cell(score: ModeScore | None) -> str:
 
 
 def arm_table(arms: Sequence[ArmRow]) -> Table:
-    """Return what was measured of each arm; without the empty columns of training if a checkpoint is evaluated."""
+    """Return what was measured of each arm. If a checkpoint is evaluated, empty columns about training are left out."""
     trained = arms[0].checkpoint is None
     columns: Columns[ArmRow] = [
         ("arm", lambda arm: arm.arm),
@@ -193,14 +193,14 @@ def arm_table(arms: Sequence[ArmRow]) -> Table:
 
 
 def _wrong_steps(arms: Sequence[ArmRow]) -> Columns[ArmRow]:
-    """Return the column of right answers with a wrong step, or none if no task could check steps."""
+    """Return the column "right answer, wrong step", or no column if no task could check steps."""
     if all(arm.faulty_steps_frac is None for arm in arms):
         return []
     return [("right answer, wrong step", lambda arm: percent(arm.faulty_steps_frac))]
 
 
 def proxy_table(arms: Sequence[ArmRow]) -> Table | None:
-    """Compare the end of training with the peak of the truth; None if no arm recorded a proxy."""
+    """Compare the end of training with the peak of the true reward; None if no arm recorded a proxy."""
     return _by_arm(said("reports.proxy_truth_end_training"), {arm.arm: arm.proxy_and_truth for arm in arms}, [
         ("proxy (sd)", lambda end: number(end.proxy_sd)),
         ("truth (%)", lambda end: points(end.correct_pp)),
@@ -244,7 +244,7 @@ def reply_table(arms: Sequence[ArmRow]) -> Table | None:
 
 
 def problem_table(analysis: Analysis, report: Report) -> Table | None:
-    """Return the problems on which arms differ most, or None if exchanging arms within seeds gives ranges as wide."""
+    """Return the problems on which arms differ most, or None if chance alone gives ranges as wide."""
     if not report.problem_ranges or not report.problem_ranges[0].beyond_chance:
         return None
     (ranges,) = report.problem_ranges
@@ -267,7 +267,7 @@ def problem_table(analysis: Analysis, report: Report) -> Table | None:
 
 
 def chance_sentence(report: Report) -> str:
-    """Explain why there is no `problem_table`; "" if there is one, or nothing that it could show."""
+    """Explain why there is no `problem_table`; "" if there is one, or if nothing could be compared."""
     if not report.problem_ranges or report.problem_ranges[0].beyond_chance:
         return ""
     (ranges,) = report.problem_ranges
@@ -290,13 +290,13 @@ def _table(title: str, rows: Iterable[Line], columns: Columns[Line], note: str =
 
 
 def _by_arm(title: str, found: Mapping[str, Line | None], columns: Columns[Line], note: str = "") -> Table | None:
-    """Return a row for each arm of which something is known, or None if nothing is."""
+    """Return a row for each arm with a value, or None if no arm has one."""
     rows = [[arm, *(write(one) for _, write in columns)] for arm, one in found.items() if one is not None]
     return Table(title, ["arm", *(heading for heading, _ in columns)], rows, note) if rows else None
 
 
 def _level_heading(rows: Sequence[VerdictRow]) -> str:
-    """Return the heading of a column of intervals, with the level that its rows have."""
+    """Return the heading of a column of intervals, which states the level of its rows."""
     levels = {percent(row.level) for row in rows if row.level is not None}
     return f"{' or '.join(sorted(levels))} interval" if levels else "interval"
 
@@ -310,9 +310,9 @@ def _score(arm: ArmRow | ModeScore) -> str:
 
 
 def _sign_flip(contrast: ContrastRow) -> str:
-    """Return the p value, next to the lowest one that so few pairs can give."""
+    """Format the p value together with the lowest p that this number of pairs can reach."""
     p = contrast.p_sign_flip
-    # n pairs have 2^n sign patterns, and even the most extreme one has a mirror image: p is at least 2^(1-n).
+    # n pairs have 2^n sign patterns, and even the most extreme pattern has a mirror image, so p is at least 2^(1-n).
     return number(p) if p is None else f"{number(p)} (floor {2.0 ** (1 - (contrast.n_pairs or 0)):.2g})"
 
 

@@ -27,8 +27,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 _CONTROLS = (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r")
 _BIDI_CONTROLS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _REPLACED = dict.fromkeys((*_CONTROLS, *_BIDI_CONTROLS), "\N{REPLACEMENT CHARACTER}")
-"""Control characters except tabs and line breaks, including those that reverse the direction of the text next to them.
-"""
+"""Control characters except tabs and line breaks, including those that reverse the direction of adjacent text."""
 
 # Three alternatives: after _ = / or :; after . , or - unless a digit follows; after 20 characters without a mark.
 _BREAKS = re.compile(r"(?<=[_=/:])(?=\S)|(?<=[.,-])(?=[^\s\d])|(?<=[^\s_=/:.,-]{20})(?=\S)")
@@ -39,9 +38,12 @@ def write_page(
 ) -> None:
     """Write index.html, report.md, report.json, figures/*.svg and *.png, and the figures' numbers as data/*.csv.
 
-    kind: `sweep` or `search`, the templates' name. content: what they show besides the figures. document: the contents
-    of report.json. The figures of an earlier report are deleted, because it may have had records for more of them.
-    Plug-ins that were left out are named in all three.
+    kind: the name of the templates, `sweep` or `search`.
+    content: what the templates show besides the figures.
+    document: the contents of report.json.
+
+    Figures of an earlier report are deleted first, because it may have had figures that this one lacks. index.html,
+    report.md and report.json name the plug-ins that were left out.
     """
     left_out = plugins.left_out()
     document = document | ({"left_out": [{"sentence": one} for one in left_out]} if left_out else {})
@@ -55,7 +57,7 @@ def write_page(
             write_text(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
             (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)
         write_text(out_dir / "data" / f"{figure.name}.csv", figure.csv)
-    # iterencode yields the document in parts, so it is never held as one string.
+    # iterencode yields the document in pieces, so that it is never one string in memory.
     encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
     write_text(out_dir / "report.json", chain(encoder.iterencode(document), "\n"))
     content = content | {"figures": figures, "left_out": left_out}
@@ -64,13 +66,13 @@ def write_page(
 
 
 def write_text(path: Path, text: Iterable[str]) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically: readers see the old contents or the new, never a part.
 
-    Somebody may be reading the page that it replaces, and `bench run` and `bench ui` may write it at once. text: a
-    string, or the parts of one that is never to be held as a whole.
+    A reader may have the page open, and `bench run` and `bench ui` may write it at the same time. text: a string, or
+    its pieces if the complete text is too large for memory.
     """
-    # The process id keeps two writers apart. The leading dot hides the file until replace() puts it in place
-    # atomically.
+    # The process id keeps two writers apart. The leading dot hides the temporary file until replace() moves it into
+    # place.
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with aside.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(map(redact, [text] if isinstance(text, str) else text))
@@ -82,7 +84,7 @@ def render_html(template: str, content: Mapping[str, object]) -> str:
 
 
 def render_markdown(template: str, content: Mapping[str, object]) -> str:
-    # Escaping leaves no tag in Markdown, so quotes are harmless, and as entities they are hard to read.
+    # Escaping leaves no tag in Markdown, so quotes are harmless, and as entities they would be hard to read.
     return _render(template, content).replace("&#39;", "'").replace("&#34;", '"')
 
 
@@ -109,14 +111,14 @@ def shipped_scripts() -> list[str]:
 
 
 def readable(text: str) -> str:
-    """Return the text, equally long, with a replacement for each character that a page must not contain."""
+    """Replace each character that a page must not contain, keeping the length of the text."""
     return text.translate(_REPLACED)
 
 
 def _breakable(text: str) -> Markup:
-    """Return a name as HTML that may break after its marks and in very long words, but not within a number.
+    """Return a name as HTML that may break after punctuation and inside very long words, but not inside a number.
 
-    So tables with long names fit.
+    This makes tables with long names fit.
     """
     from markupsafe import Markup
 
@@ -124,7 +126,7 @@ def _breakable(text: str) -> Markup:
 
 
 def _code(text: str) -> Markup:
-    """Return text as HTML, with everything between backticks as code."""
+    """Return text as HTML, with text between backticks shown as code."""
     from markupsafe import Markup, escape
 
     # Escape first: the only tags in the result are ours.
@@ -132,8 +134,8 @@ def _code(text: str) -> Markup:
 
 
 def _markdown(text: str) -> str:
-    """Return text as one line of Markdown or one cell of a table, with marks and links escaped.
+    """Return text as one line of Markdown, or one cell of a table, with special characters and links escaped.
 
-    Autoescape takes care of HTML.
+    Autoescaping takes care of HTML.
     """
     return re.sub(r"([\\`*|]|(?<=\])\()", r"\\\1", " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""The validity strip of the page: conditions without which the verdicts mean little, from report.json."""
+"""The validity strip of the page: checks without which the verdicts mean little, computed from report.json."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 MOST_CORRELATIONS = 3
-"""How many correlations are written out."""
+"""The most correlations that are listed individually."""
 
 MOST_TRUNCATED_FRAC = 0.05
-"""If more of the final samples are truncated, the score also measures how long answers are."""
+"""If a larger share of the final samples is truncated, the score also measures the length of answers."""
 
 MOST_DISAGREEMENT_FRAC = 0.02
-"""Above it, the choice of a grader can decide a difference of a point or two."""
+"""If graders disagree on a larger share, the choice of grader can decide a difference of a point or two."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ValidityCheck:
     label: str
     value: str
     ok: bool = True
-    """False if it needs attention."""
+    """False if the reader should pay attention to it."""
     limit: str = ""
     """The threshold, in words."""
 
@@ -65,7 +65,7 @@ def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
         equal = all(row.equal_tokens for row in report.contrasts if row.n_pairs)
         within = said("reports.within_every_pair", equal_tokens_tolerance=percent(EQUAL_TOKENS_TOLERANCE))
         tokens = ValidityCheck("Tokens, arm / baseline", _range(ratio, ratios), equal, within)
-        # Where one checkpoint is evaluated nothing is trained, so the ratio is that of tokens per answer.
+        # Evaluating a checkpoint trains nothing, so the ratio is that of tokens per answer.
         if sweep.checkpoint is not None:
             tokens = ValidityCheck(said("reports.tokens_per_answer_arm"), _range(ratio, ratios), equal)
         elif not any(arm.generated_tokens for arm in report.arms):
@@ -93,7 +93,7 @@ def _gate(sweep: SweepRecord) -> ValidityCheck:
 
 
 def _made_differently(analysis: Analysis) -> list[ValidityCheck]:
-    """Return a failed check for each contrast whose cells were made differently: arms, fields and their values."""
+    """Return a failed check for each contrast whose cells were made differently, with the fields and their values."""
     fields: dict[tuple[str, str], list[str]] = {}
     for unlike in made_unlike(analysis):
         fields.setdefault((unlike.arm, unlike.baseline), []).append(_unlike_field(unlike))
@@ -110,16 +110,16 @@ def _unlike_field(unlike: Unlike) -> str:
 
 
 def _share(label: str, fracs: Sequence[float | None], most: float) -> ValidityCheck:
-    """Check a share of the final samples of each arm, which should be small."""
+    """Check that a share of each arm's final samples is small."""
     value = _range(_tenths, fracs)
     is_small = all(frac <= most for frac in fracs if frac is not None)
     return ValidityCheck(label, f"{value} of final samples", is_small, f"at most {percent(most)}")
 
 
 def _pairing(contrasts: Sequence[ContrastRow]) -> ValidityCheck:
-    """Check that no contrast's pairs are shown to move apart, which makes its interval wider than without pairs."""
+    """Check that no contrast's scores are negatively correlated: pairing would then widen its interval."""
     harmed = [
-        # The ratio is of variances. The width of an interval goes with its root.
+        # variance_ratio compares variances; the width of an interval grows with the root.
         (row.arm, math.sqrt(row.variance_ratio))
         for row in contrasts
         if row.correlation_high is not None and row.correlation_high < 0 and row.variance_ratio is not None
@@ -133,9 +133,9 @@ def _pairing(contrasts: Sequence[ContrastRow]) -> ValidityCheck:
 
 
 def _correlations(contrasts: Sequence[ContrastRow]) -> str:
-    """Return every correlation with its interval, or how many of many differ clearly from 0.
+    """Return every correlation with its interval, or, if there are many, how many clearly differ from 0.
 
-    A correlation without its interval misleads.
+    A correlation without its interval would mislead.
     """
     known = [row for row in contrasts if row.correlation_low is not None]
     if len(known) > MOST_CORRELATIONS:
@@ -149,7 +149,7 @@ def _correlations(contrasts: Sequence[ContrastRow]) -> str:
 
 
 def _contamination(row: Mapping[str, object]) -> ValidityCheck:
-    """Check the problems of one evaluation task against all prompts that arms were trained on."""
+    """Check the problems of one evaluation task against all prompts that were trained on."""
     value = said(
         "reports.held_out_problems_training", exact=row["exact"], problems=row["problems"], n_gram=row["n_gram"]
     )
@@ -165,5 +165,5 @@ def _range(write: Callable[[float], str], values: Sequence[float | None]) -> str
 
 
 def _tenths(fraction: float) -> str:
-    """Format a fraction with one decimal, 0.00313 -> 0.3%, so that both ends of a range look alike."""
+    """Format a fraction with one decimal, 0.00313 -> 0.3%, so that both ends of a range have the same precision."""
     return f"{100 * fraction:.1f}%"

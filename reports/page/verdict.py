@@ -1,4 +1,4 @@
-"""The head of the page: verdicts in sentences, and their caveats."""
+"""The top of the page: verdicts in sentences, and their caveats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIGNS = {
     "best": "★",
     "careful": "⚠",
 }
-"""A sign for each verdict, for readers and printers without colour."""
+"""A symbol for each verdict, for readers and printers without colour."""
 
 
 SEED_SENTENCE = said("reports.seed_varies_data_order")
@@ -36,14 +36,14 @@ COLLAPSE_SENTENCE = said("reports.if_arm_collapses_tenth")
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of the head, with its caveats."""
+    """A sentence at the top of the page, with its caveats."""
 
     verdict: str
     """A key of SIGNS."""
     sentence: str
     details: list[str]
     word: str = ""
-    """The text of the badge, if it is not the verdict."""
+    """The text of the badge, or "" to show the verdict."""
 
     @property
     def sign(self) -> str:
@@ -51,10 +51,10 @@ class Statement:
 
 
 def statements(report: Report) -> list[Statement]:
-    """Return a statement for each declared contrast, or a single one if there is nothing to compare.
+    """Return a statement for each declared contrast, or a single statement if there is nothing to compare.
 
-    In a factorial they are about its effects. Otherwise they are about the arms from best to worst, as in the table and
-    the forest plot.
+    In a factorial the statements are about its effects. Otherwise they are about the arms, from best to worst, as in
+    the table and the forest plot.
     """
     if report.screening:
         return _screening_statements(report.screening[0])
@@ -71,7 +71,7 @@ def _from_the_best(row: VerdictRow) -> float:
 
 
 def secondary_statements(report: Report) -> list[Statement]:
-    """Return a statement for each arm against the baseline in a factorial; [] in other sweeps."""
+    """Return a statement for each arm's comparison with the baseline in a factorial; [] in other sweeps."""
     return [_statement(row) for row in report.contrasts] if report.interactions else []
 
 
@@ -80,7 +80,7 @@ def _statement(row: VerdictRow) -> Statement:
 
 
 def _screening_statements(row: ScreeningRow) -> list[Statement]:
-    """Return the best arms of a screening and, once they exist, the verdicts on them with fresh seeds."""
+    """Return a statement on a screening's best arms and, once they exist, their verdicts with fresh seeds."""
     best, n_seeds = row.best, count(row.n_seeds, "seed")
     ranked = Statement(
         "careful",
@@ -107,7 +107,7 @@ def _screening_statements(row: ScreeningRow) -> list[Statement]:
 
 
 def interim_sentence(report: Report) -> str | None:
-    """Return the warning for a look before the end, or None once every cell has ended."""
+    """Return the warning of an interim look, or None once every cell has ended."""
     ended = sum(cell.state in ENDED for cell in report.cells)
     total = len(report.cells)
     if ended == total:
@@ -116,7 +116,7 @@ def interim_sentence(report: Report) -> str | None:
 
 
 def seed_sentence(report: Report, is_imported: bool = False) -> str:
-    """Say what a seed varies and, if a run is flagged, that a t interval over seeds may miss a collapse."""
+    """Say what a seed varies. If a run is flagged, add that a t interval over seeds may miss a collapse."""
     if checkpoint := report.arms[0].checkpoint:
         return said("reports.checkpoint_is_evaluated", checkpoint=checkpoint)
     if is_imported:
@@ -126,9 +126,9 @@ def seed_sentence(report: Report, is_imported: bool = False) -> str:
 
 
 def verdict_sentence(row: VerdictRow) -> str:
-    """Return effect, interval, p, verdict, number of runs, tokens and detectable effect of a row.
+    """Return the verdict in a sentence: effect, interval, p, number of runs, tokens and detectable effect.
 
-    The row is a contrast or an effect of report.json, or a row of `bench compare`, which may be unpaired.
+    row: a contrast or an effect of report.json, or a row of `bench compare`, which may be unpaired.
     """
     if row.verdict == "identical":
         what = said("reports.all_answers_their_verdicts") if row.is_over_problems else said("reports.final_weights_all")
@@ -160,14 +160,14 @@ def verdict_sentence(row: VerdictRow) -> str:
 
 
 def verdict_details(row: VerdictRow) -> list[str]:
-    """Return the caveats of the sentence: missing runs, the contrast without flagged cells, notes and warnings."""
+    """Return the caveats of the verdict: missing runs, the result without flagged cells, notes and warnings."""
     details = [_missing_sentence(row, missing) for missing in row.missing]
     if row.look is not None and row.low_pp is not None:
         details.append(look_sentence(row.look, row.level))
     if flagged := _flagged_seeds(row):
         details.append(said("reports.without_flagged_seeds", flagged=flagged, without_flagged=_without_flagged(row)))
     if row.verdict in {"inconclusive", "equivalent"} and row.p_holm is not None:
-        # The interval's alpha is Bonferroni's share. Rounding removes the error of 1 - level, so 0.05 compares as 0.05.
+        # The interval's alpha is a Bonferroni share of the total. Rounding removes the error of computing 1 - level.
         alpha = round(row.alpha * row.n_contrasts, 9)
         if row.p_holm < alpha:
             details.append(said("reports.p_below_after_holm", alpha=alpha))
@@ -209,7 +209,7 @@ def _verdict_clause(row: VerdictRow) -> str:
 
 
 def _tuned_clause(row: VerdictRow) -> str:
-    """Name the search behind each arm, if the arms were tuned first."""
+    """Name the search behind each arm if the arms were tuned first; otherwise ""."""
     bests = row.bests
     return (
         "" if bests is None else said("reports.each_its_best_trials", trials=bests.trials, knobs=", ".join(bests.knobs))
@@ -217,7 +217,7 @@ def _tuned_clause(row: VerdictRow) -> str:
 
 
 def _between_bests(bests: BestDifference, verdict: Verdict) -> str:
-    """Say what the searches of tuned arms leave open, and how the difference looks between their bests."""
+    """Say how uncertain the searches of tuned arms leave the verdict, and give the difference between their bests."""
     sentence = said(
         "reports.trials_may_stop_short",
         trials=bests.trials,
@@ -262,7 +262,7 @@ def _runs(row: VerdictRow) -> str:
 
 
 def _token_clause(row: VerdictRow) -> str:
-    """Say whether both arms generated equally many tokens: in every pair, or on average in unpaired rows."""
+    """Say whether both arms generated the same number of tokens: in every pair, or on average if unpaired."""
     if row.is_over_problems:
         return _answer_tokens_clause(row)
     if not row.tokens_known:
@@ -278,11 +278,11 @@ def _token_clause(row: VerdictRow) -> str:
 
 
 def _answer_tokens_clause(row: VerdictRow) -> str:
-    """Return the tokens per answer, because a decoding that takes more tokens is not free."""
+    """Compare the tokens per answer, because a decoding method that takes more tokens is not free."""
     if row.answer_tokens is None:
         return said("reports.tokens_per_answer_not")
     arm, baseline = row.answer_tokens
-    # A smaller difference would be written as 0.0% more.
+    # A smaller difference would round to 0.0% more.
     if not baseline or abs(arm / baseline - 1) < 0.0005:
         return said("reports.tokens_per_answer_both", arm=points(arm))
     change = f"{abs(arm / baseline - 1):.1%} {'more' if arm > baseline else 'fewer'}"
@@ -342,9 +342,9 @@ def _variance_sentence(row: VerdictRow) -> str:
 
 
 def _pairing_sentence(row: VerdictRow) -> str:
-    """Say what pairing did, as far as the interval of the correlation shows; "" for an interaction.
+    """Describe the effect of pairing, if the interval of the correlation shows one; "" for an interaction.
 
-    The two sides of an interaction are not scores.
+    The two sides of an interaction are weighted sums, not scores.
     """
     low, high = row.correlation_low, row.correlation_high
     if low is None or high is None or row.verdict == "identical" or row.is_interaction:

@@ -1,4 +1,4 @@
-"""A check of a written report against the records: it is recomputed and redrawn, and the first difference is named."""
+"""The check of a written report: recompute and redraw it from the records, and report the first difference."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 RELATIVE_TOLERANCE = 1e-9
-"""Another machine may add the terms of a sum in another order."""
+"""Allows for another machine adding the terms of a sum in a different order."""
 ABSENT = "absent"
 FIGURES = "figures"
 _IN_FIGURE = "figure "
 
 _OF_TODAY = ("hash", "state", "digest")
-"""The fields of a cell that show whether it ran again, or continued, since the report was written."""
+"""The fields of a cell that reveal whether it was rerun or continued after the report was written."""
 _SVG = re.compile(r"<svg.*?</svg>", re.DOTALL)
 _RELOADS = re.compile(r'<meta http-equiv="refresh"[^>]*>\n')
 
 Leaf = tuple[str, object]
-"""A place in a file, in words, and the value there. A file has each place once."""
+"""A place in a file, in words, and the value there. Each place occurs once per file."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference between a report and its records."""
+    """The first difference between a report and what its records give."""
 
     file: str
     place: str
@@ -44,7 +44,7 @@ class Difference:
     recomputed: object
     """The value that the records give."""
     is_stale: bool = False
-    """True if the report is about other cells than today's records."""
+    """True if the cells have changed since the report was written."""
 
     @property
     def sentence(self) -> str:
@@ -59,7 +59,7 @@ class Difference:
 
     @property
     def is_drawn(self) -> bool:
-        """True if the difference is in a figure; figures are compared last."""
+        """True if the difference is in a figure. Figures are compared last, so all else agrees then."""
         return self.file.startswith(FIGURES) or self.place.startswith(_IN_FIGURE)
 
 
@@ -68,16 +68,17 @@ class Verification:
     """The outcome of a check."""
 
     checked: dict[str, int]
-    """By file, how many values agree, up to the first that does not."""
+    """For each file, the number of values that agree before the first difference."""
     difference: Difference | None
 
 
 def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[str] | None = None) -> Verification:
-    """Write the report of the present records into another folder, and compare the two.
+    """Recompute a report from the present records into a temporary folder, and compare the two.
 
-    folder: the written report's. reflection_words: those that it was written with. The comparison covers report.json,
-    the tables of data/, the words and tables of report.md and index.html, and every figure. The same records give the
-    same bytes of a figure. Raises the errors of `read_measurements`.
+    folder: the folder of the written report.
+    reflection_words: the words that it was written with.
+    The comparison covers report.json, the tables of data/, the words and tables of report.md and index.html, and every
+    figure. The same records give byte-identical figures. Raises the errors of `read_measurements`.
     """
     from reports.page import write_report
     from reports.processes import end_processes, process_count
@@ -91,13 +92,10 @@ def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[s
 
 
 def compare_reports(written: Path, recomputed: Path) -> Verification:
-    """Compare two folders of reports, of which the second is right.
-
-    Raises DamagedRecordError for a file that cannot be read.
-    """
+    """Compare a written report with its recomputation. Raises DamagedRecordError for a file that cannot be read."""
     checked: dict[str, int] = {}
     stale = _stale(written / "report.json", recomputed / "report.json")
-    # A cell that changed would make many values differ, so it is reported first and alone.
+    # One changed cell would make many values differ, so report only the cell.
     if stale is not None:
         return Verification(checked, stale)
     for file in _files(written, recomputed):
@@ -109,14 +107,14 @@ def compare_reports(written: Path, recomputed: Path) -> Verification:
 
 
 def differing(file: str, written: object, recomputed: object) -> Verification:
-    """Compare two JSON documents of the same file."""
+    """Compare two versions of a JSON document."""
     return _compare(file, dict(_nested(written, "")), dict(_nested(recomputed, "")))
 
 
 def _compare(file: str, written: dict[str, object], recomputed: dict[str, object]) -> Verification:
     """Compare the values at each place of a file, up to the first difference."""
     n_checked = 0
-    # The union has the places of both; a value that only one of them has differs from ABSENT.
+    # The union contains the places of both; a value that only one of them has differs from ABSENT.
     for place in recomputed | written:
         one, other = written.get(place, ABSENT), recomputed.get(place, ABSENT)
         if not _agree(one, other):
@@ -126,7 +124,7 @@ def _compare(file: str, written: dict[str, object], recomputed: dict[str, object
 
 
 def _files(*folders: Path) -> list[str]:
-    """Return the relative paths to compare, in any of the folders: numbers first, then words, then figures."""
+    """Return the relative paths of files in either folder, in the order of comparison: numbers, words, figures."""
 
     def names(place: str) -> list[str]:
         paths = [(folder, path) for folder in folders for path in (folder / place).glob("*")]
@@ -136,7 +134,7 @@ def _files(*folders: Path) -> list[str]:
 
 
 def _stale(written: Path, recomputed: Path) -> Difference | None:
-    """Return the first cell that differs from the report's."""
+    """Return the first cell that has changed since the report was written, or None."""
     reports = [read_object(path) for path in (written, recomputed)]
     before, now = ({(cell["arm"], cell["seed"]): cell for cell in report["cells"]} for report in reports)
     for arm, seed in dict.fromkeys([*before, *now]):
@@ -153,7 +151,7 @@ def _stale(written: Path, recomputed: Path) -> Difference | None:
 
 
 def _leaves(path: Path) -> Iterator[Leaf]:
-    """Yield every value of a file with its place; nothing for a file that does not exist."""
+    """Yield every value of a file with its place; nothing if the file does not exist."""
     if path.exists():
         yield from _READERS[path.suffix](path)
 
@@ -193,7 +191,7 @@ def _text_leaves(path: Path) -> Iterator[Leaf]:
 
 
 def _page_leaves(path: Path) -> Iterator[Leaf]:
-    """Yield the lines of a page, without its reload tag and figures, and then those of the figures."""
+    """Yield the lines of a page without its reload tag and figures, then the lines of the figures."""
     text = _RELOADS.sub("", path.read_text(encoding="utf-8"))
     yield from _lines(_SVG.sub("", text))
     for number, figure in enumerate(_SVG.findall(text), start=1):

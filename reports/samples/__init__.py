@@ -1,4 +1,4 @@
-"""The page to read samples on, for a sweep, a search or a `bench eval`: samples.html with its folder `samples`."""
+"""The page for reading samples of a sweep, a search or a `bench eval`: samples.html with its folder `samples`."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 60_000
 MOST_TOKENS = 40_000_000
-"""A page of long completions has fewer samples, so that its folder stays below about 200 MB."""
+"""The most tokens of evaluation samples, which keeps the folder of long completions below about 200 MB."""
 MOST_FILES = 800
-"""Files of training that are read, over all cells."""
+"""The most rollout files to read, over all cells."""
 TRAINING_STEPS = 8
 """If the page cannot hold all samples, it shows those of this many steps, spread over training."""
 MOST_FORMULAS = 20_000
-"""Translating one takes about a third of a millisecond. Formulas beyond this number stay as the model wrote them."""
+"""The most formulas to translate, at a third of a millisecond each. Others stay as the model wrote them."""
 
 
 @dataclass(frozen=True)
 class RecordedSamples:
-    """How many samples a cell recorded."""
+    """The number of samples that a cell recorded, by kind."""
 
     final: int
     curve: int
     training: dict[int, int]
-    """By step, in order."""
+    """The number by step, in order."""
     is_whole: bool = True
     """True if all files were counted."""
     mean_tokens: float = 0.0
-    """The mean of samples in evaluations; 0 if unknown."""
+    """The mean length of evaluation samples, in tokens; 0 if unknown."""
 
     @property
     def n_training(self) -> int:
@@ -53,24 +53,24 @@ class RecordedSamples:
 
 @dataclass(frozen=True)
 class SampleQuota:
-    """How many samples of each kind a page shows of one cell."""
+    """The most samples of each kind that a page shows per cell."""
 
     final: int
     curve: int
     steps: tuple[int, ...] | None = None
-    """The steps of training that are shown; None: all of them, with all their completions."""
+    """The training steps to show; None to show all completions of all steps."""
     per_step: int = 0
-    """How many completions of each step are shown."""
+    """The number of completions to show per step."""
 
 
 def write_sweep_samples(sweep: SweepRecord, out_dir: Path) -> None:
     """Write samples.html of a sweep or a search into its report's folder, and its data into the folder `samples`.
 
-    Only finished cells are read. The same records give the same bytes. Raises DamagedRecordError.
+    Only finished cells are read. The same records give byte-identical files. Raises DamagedRecordError.
     """
     done = {(cell.arm, cell.seed): cell for cell in sweep.cells if cell.state == "done"}
     titles = {"page_title": f"{sweep.name}: samples", "title": sweep.name}
-    # A search has no baseline to compare its trials with: the reader may compare any two.
+    # The trials of a search have no baseline. The reader may compare any two.
     baseline = None if sweep.is_search else sweep.baseline
     _write(done, sweep.arms, baseline, {**titles, "question": sweep.question, "report": "index.html"}, out_dir)
     give_back_memory()
@@ -79,8 +79,9 @@ def write_sweep_samples(sweep: SweepRecord, out_dir: Path) -> None:
 def write_evaluation_samples(task: str, seed: int, stores: Mapping[str, Path], out_dir: Path) -> Path:
     """Write samples.html of a `bench eval` on one task into a folder, and return its path.
 
-    seed: of the samples' noise. stores: the folder of each model's samples, by the model's name. If there are several,
-    the first is the baseline. Raises DamagedRecordError.
+    seed: the seed of the samples.
+    stores: the folder of each model's samples, by model name. If there are several, the first model is the baseline.
+    Raises DamagedRecordError.
     """
     from harness.records import CellRecord
 
@@ -91,16 +92,17 @@ def write_evaluation_samples(task: str, seed: int, stores: Mapping[str, Path], o
 
 
 def write_lm_eval_samples(seed: int, folders: Mapping[str, Path], out_dir: Path) -> Path:
-    """Write the page of all lm-eval tasks that `bench eval` has run on these models, and return its path.
+    """Write the page of all lm-eval tasks that `bench eval` ran on these models, and return its path.
 
-    folders: by the name of each model, the folder with `<task>.json`. Otherwise like `write_evaluation_samples`.
+    folders: by model name, the folder that contains its `<task>.json` files. The rest is as in
+    `write_evaluation_samples`.
     """
     names = list(folders)
     most = MOST_SAMPLES // len(names)
     found = [read_lm_eval(folder, most, MOST_FORMULAS // len(names)) for folder in folders.values()]
     cells = {(name, seed): one for name, one in zip(names, found, strict=True)}
     sentence = said("reports.all_documents_were_recorded", found=sum(len(one.samples) for one in found))
-    # A model with exactly this many documents looks like one with more, so the cautious sentence is used.
+    # A model with exactly this many documents looks like one with more, so use the cautious sentence.
     if any(len(one.samples) == most for one in found):
         sentence = said("reports.first_documents_each_model", most=most)
     _write_page(cells, names, _baseline_of(names), _content_of_evaluation(names, "lm-eval's tasks"), sentence, out_dir)
@@ -123,7 +125,7 @@ def _write(
     content: dict[str, object],
     out_dir: Path,
 ) -> None:
-    # All bounds are for the page as a whole, so each cell gets an equal part.
+    # All bounds apply to the whole page, so each cell gets an equal part.
     most_files = max(2, MOST_FILES // max(1, len(cells)))
     extents = [measure_extent(cell, most_files) for cell in cells.values()]
     mean_tokens = max((one.mean_tokens for one in extents), default=0.0)
@@ -149,14 +151,14 @@ def _write_page(
 def measure_extent(cell: CellRecord, most_files: int) -> RecordedSamples:
     """Count the samples that a cell recorded. Raises DamagedRecordError.
 
-    most_files: the bound on files of training; of more, only some are read, spread over training.
+    most_files: the most rollout files to read. If there are more, only some are read, spread over training.
     """
     import pyarrow.compute as pc
 
     table = cell.read_evals(["sample", "final", "n_tokens"])
     finals = are_final(table)
     paths = cell.rollout_files()
-    # np.concatenate refuses an empty list, and a cell may have no files.
+    # np.concatenate rejects an empty list, and a cell may have no files.
     steps = np.concatenate([np.zeros(0, dtype=int), *map(steps_of, spread(paths, most_files))])
     numbers, counts = np.unique(steps, return_counts=True)
     n_final = int(finals.sum())
@@ -173,14 +175,14 @@ def measure_extent(cell: CellRecord, most_files: int) -> RecordedSamples:
 def share(extents: Sequence[RecordedSamples], most: int) -> SampleQuota:
     """Divide at most `most` samples among the cells.
 
-    All cells get the same share, so that arms can be compared sample by sample. The final evaluation and training come
-    first and divide it; evaluations along training get the rest.
+    All cells get the same quota, so that arms can be compared sample by sample. The final evaluation and training have
+    priority and share the quota; evaluations during training get the rest.
     """
     n_final = max((one.final for one in extents), default=0)
     n_curve = max((one.curve for one in extents), default=0)
     n_training = max((one.n_training for one in extents), default=0)
     room = most // max(1, len(extents))
-    # The final evaluation may take half of the room, and whatever training leaves of the other half.
+    # The final evaluation may take half of the quota, and whatever training leaves of the other half.
     final = min(n_final, max(room // 2, room - n_training))
     curve = max(0, min(n_curve, room - final - n_training))
     if n_training <= room - final:
@@ -192,7 +194,7 @@ def share(extents: Sequence[RecordedSamples], most: int) -> SampleQuota:
 
 
 def shown_sentence(extents: Sequence[RecordedSamples], shown: SampleQuota, n_shown: int) -> str:
-    """Say how many of the recorded samples are on the page, and which."""
+    """Say which of the recorded samples are on the page, and how many."""
     recorded = sum(one.total for one in extents)
     is_whole = all(one.is_whole for one in extents)
     if is_whole and n_shown == recorded:

@@ -1,15 +1,15 @@
-"""The files of a page of samples: samples.html with the first of them, and scripts with the rest.
+"""The files of a page of samples: samples.html with the first samples, and scripts with the rest.
 
-The page loads a script when the reader asks for its samples. A page opened from disk may load scripts and nothing else,
-so every file is a call of one function with JSON.
+The page loads a script when the reader asks for its samples. A page opened from disk can load scripts but no other
+files, so every data file is a script that passes JSON to one function.
 
-    samples/index.js         what filters need of all samples, by column, in the order in which they are shown
-    samples/text-0001.js     CHUNK_SAMPLES samples with their texts; of long ones the beginning
+    samples/index.js         what filters need of all samples, by column, in display order
+    samples/text-0001.js     CHUNK_SAMPLES samples with their texts, or with the beginnings of long texts
     samples/long-0001.js     long samples in full
     samples/prompts-0001.js  prompts and references
 
-first_samples.html is the same page with only the first samples, in one file. It opens where the folder is missing, as
-in a mail or among the artifacts of MLflow.
+first_samples.html is the same page with only the first samples, in one file. It works without the folder, e.g. in an
+email or among the artifacts of MLflow.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CHUNK_SAMPLES = 400
 CHUNK_PROMPTS = 200
 LONG_CHUNK_CHARACTERS = 400_000
 FIRST_SAMPLES = 20
-"""Samples that are in samples.html itself, for a browser without JavaScript."""
+"""The number of samples in samples.html itself, for browsers without JavaScript."""
 ONE_FILE_SAMPLES = 400
 ONE_FILE_CHARACTERS = 2_000_000
-"""first_samples.html holds at most ONE_FILE_SAMPLES samples, and fewer if their texts are longer than this."""
+"""The bounds of first_samples.html: at most ONE_FILE_SAMPLES samples, and fewer if their texts are longer than this."""
 
 FIRST_PAGE = "first_samples.html"
 
@@ -46,16 +46,16 @@ class ListedSample:
     arm: str
     seed: int
     problem: int
-    """The number of its task and id in `Collection.problems`."""
+    """The index of its (task, id) in `Collection.problems`."""
     prompt: int
-    """The number of its prompt in `Collection.prompts`; -1 if the records have none."""
+    """The index of its prompt in `Collection.prompts`; -1 if the records have no prompt."""
     flipped: bool
-    """True if the baseline's sample on the same noise got the opposite verdict."""
+    """True if the baseline's sample with the same noise got the opposite verdict."""
     sample: Sample
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        """The order of the page: samples that deserve a look first, and one of every problem before a second of any."""
+        """The order of the page: the most interesting samples first, and one of each problem before a second of any."""
         one = self.sample
         kind, _, step = one.when.partition(" ")
         rank = 0 if self.flipped else 1 if one.graders_disagree else 2 if one.is_right is False else 3
@@ -64,7 +64,7 @@ class ListedSample:
 
     @property
     def flags(self) -> int:
-        """The bits right, wrong, truncated, graders disagree, flipped, from the lowest."""
+        """A bit field, from the lowest bit: correct, wrong, truncated, graders disagree, flipped."""
         one = self.sample
         bits = (one.is_right is True, one.is_right is False, one.is_cut, one.graders_disagree, self.flipped)
         return sum(1 << place for place, bit in enumerate(bits) if bit)
@@ -72,21 +72,21 @@ class ListedSample:
 
 @dataclass(frozen=True)
 class Collection:
-    """Everything that a page shows."""
+    """All samples, problems and prompts of a page."""
 
     arms: list[str]
-    """In order, the baseline among them."""
+    """In display order, including the baseline."""
     baseline: str | None
-    """None if there is no baseline."""
+    """None if the arms have no baseline."""
     listed: list[ListedSample]
     problems: list[tuple[str, str]]
-    """(task, id) of each."""
+    """The (task, id) of each problem."""
     prompts: list[str]
-    """Each as JSON."""
+    """Each prompt as JSON."""
 
     @property
     def first(self) -> Collection:
-        """The first samples that one file holds, each with the baseline's on the same noise.
+        """The first samples that fit into one file, each with the baseline's sample of the same noise.
 
         Long samples are truncated.
         """
@@ -95,16 +95,16 @@ class Collection:
         prompts: dict[int, int] = {}
         room = ONE_FILE_CHARACTERS
         for number, one in enumerate(self.listed):
-            # A pair is kept or left out as a whole, so that every flip can be seen.
+            # Keep or leave out complete pairs, so that every flip can be seen.
             new = {number, of_baseline.get(_noise(one), number)} - kept
             asked = {self.listed[place].prompt for place in new} - {*prompts, -1}
             room -= sum(len(self.listed[place].sample.head) for place in new)
             room -= sum(len(self.prompts[place]) for place in asked)
-            # The first pair is kept even if it alone exceeds the room.
+            # Keep the first pair even if it alone exceeds the room.
             if kept and (room < 0 or len(kept) + len(new) > ONE_FILE_SAMPLES):
                 break
             kept |= new
-            # Prompts are renumbered, because the file holds only those that its samples need.
+            # Renumber prompts, because the file contains only those that its samples need.
             prompts |= {place: len(prompts) + order for order, place in enumerate(sorted(asked))}
         listed = [self.listed[number] for number in sorted(kept)]
         listed = [replace(one, prompt=prompts.get(one.prompt, -1)) for one in listed]
@@ -112,7 +112,7 @@ class Collection:
 
 
 def _noise(one: ListedSample) -> tuple[int, str, int, int]:
-    """Return what samples shown next to each other have in common: seed, time, problem and number."""
+    """Return what two samples shown side by side have in common: seed, time, problem and sample number."""
     return one.seed, one.sample.when, one.problem, one.sample.sample
 
 
@@ -130,7 +130,7 @@ def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], bas
     placed = [
         (arm, seed, *known[sample.problem], sample)
         for (arm, seed), found in cells
-        # A loop over one element binds a name, so that a cell's problems are numbered once and not for every sample.
+        # A loop over one element binds a name, so that a cell's problems are numbered once instead of for every sample.
         for known in [[numbers(problem) for problem in found.problems]]
         for sample in found.samples
     ]
@@ -160,7 +160,7 @@ def write_files(collection: Collection, content: dict[str, object], out_dir: Pat
     """
     folder = out_dir / "samples"
     folder.mkdir(parents=True, exist_ok=True)
-    # An earlier page may have had more files. They are deleted once the new ones are written.
+    # An earlier page may have had more files. Delete them after the new ones are written.
     stale = {path.name for path in folder.glob("*.js")}
     for name, text in _files(collection):
         write_text(folder / f"{name}.js", _call(name, text))
@@ -177,9 +177,9 @@ def write_files(collection: Collection, content: dict[str, object], out_dir: Pat
 
 
 def _files(collection: Collection) -> Iterator[tuple[str, str]]:
-    """Yield the name and the JSON of each file of the folder.
+    """Yield the name and JSON of each file in the folder.
 
-    One after the other, because together they are as large as all samples.
+    One file at a time, because together they are as large as all samples.
     """
     yield "index", script_json(_index(collection, CHUNK_SAMPLES, CHUNK_PROMPTS))
     heads, long = _long_apart(collection.listed)
@@ -199,7 +199,7 @@ _CALL = re.compile(r'benchSamples\("[\w-]+",(.*)\);')
 
 
 def hands_on_data(script: str) -> bool:
-    """Return whether a script only passes on JSON, a call a line, as the scripts of a page of samples do."""
+    """Return whether a script does nothing but pass on JSON, one call per line, like the data files of this page."""
     try:
         for line in filter(None, script.split("\n")):
             json.loads(found[1] if (found := _CALL.fullmatch(line)) else "")
@@ -209,7 +209,7 @@ def hands_on_data(script: str) -> bool:
 
 
 def _write_page(path: Path, collection: Collection, content: dict[str, object]) -> None:
-    """Write a page; content["data"] is the script with all its samples, or None if they are in the folder."""
+    """Write a page. content["data"]: the script with all samples of the page, or None if they are in the folder."""
     listed = collection.listed
     first = [_shown(collection, one) for one in listed[:FIRST_SAMPLES]]
     counts = {"n_shown": len(listed), "without_prompt": sum(one.prompt < 0 for one in listed)}
@@ -217,9 +217,9 @@ def _write_page(path: Path, collection: Collection, content: dict[str, object]) 
 
 
 def _long_apart(listed: Sequence[ListedSample]) -> tuple[list[str], dict[str, str]]:
-    """Split off long samples: return the bodies of all, and the files of the long ones by name.
+    """Separate long samples. Returns the bodies of all samples, and the files of the long ones by name.
 
-    The body of a long sample is its beginning, with the place of the whole.
+    The body of a long sample is its beginning, with a pointer to the complete sample.
     """
     heads: list[str] = []
     parts: list[list[str]] = []
@@ -233,7 +233,7 @@ def _long_apart(listed: Sequence[ListedSample]) -> tuple[list[str], dict[str, st
             parts.append([])
             room = LONG_CHUNK_CHARACTERS
         room -= len(sample.body)
-        # The head is a JSON object: its closing brace is replaced to append a field without parsing it.
+        # The head is a JSON object. Replacing its closing brace appends a field without parsing it.
         heads.append(f'{sample.head[:-1]},"long":["long-{len(parts):04d}",{len(parts[-1])}]}}')
         parts[-1].append(sample.body)
     return heads, {f"long-{number:04d}": f"[{','.join(bodies)}]" for number, bodies in enumerate(parts, start=1)}
@@ -274,7 +274,7 @@ def _when_key(when: str) -> tuple[int, int]:
 
 
 def _shown(collection: Collection, one: ListedSample) -> dict[str, object]:
-    """Return what the page says of a sample without JavaScript."""
+    """Return what the page shows of a sample without JavaScript."""
     task, problem_id = collection.problems[one.problem]
     asked = None if one.prompt < 0 else json.loads(collection.prompts[one.prompt])
     kind, _, step = one.sample.when.partition(" ")
@@ -300,7 +300,7 @@ def _shown(collection: Collection, one: ListedSample) -> dict[str, object]:
 
 
 def _in_turns(body: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Return the text turn by turn, each with the reply of the environment, or None if it did not reply."""
+    """Return the text turn by turn, each with the environment's reply, or with None if it did not reply."""
     text, begin, found = body["text"], 0, []
     for end, _, reply, _ in body.get("turns", []):
         found.append((text[begin:end], reply or None))
@@ -309,7 +309,7 @@ def _in_turns(body: dict[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def _facts(body: dict[str, Any]) -> list[str]:
-    """Return what graders said, grouped by what they said, and the reward; the first grader decides."""
+    """Return the graders' verdicts, grouped by verdict, and the reward. The first grader decides."""
     graders = body.get("graders", [])
     groups: dict[str, list[str]] = {}
     for number, (name, said, *extracted) in enumerate(graders):

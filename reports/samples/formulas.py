@@ -1,8 +1,8 @@
-"""Formulas in the text of a model, found and translated to MathML.
+"""Formulas in a model's text, found and translated to MathML.
 
-The text is untrusted. The result is a tree of known elements with known attributes, never markup: the page makes an
-element of each node and writes text as text. A formula that cannot be translated, whatever the reason, stays as the
-model wrote it.
+The text is untrusted. So the result is a tree of known elements with known attributes, never markup: the page creates
+an element for each node and inserts text as text. A formula that cannot be translated, for whatever reason, stays as
+the model wrote it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 Tree: TypeAlias = "tuple[str, dict[str, str], str, list[Tree]]"
-"""(element, attributes, text, children]: an element of MathML Core, {attribute: value} of `ATTRIBUTES`, a list of
-trees)."""
+"""(element, attributes, text, children): an element of MathML Core, {attribute: value} with names from `ATTRIBUTES`,
+the text, and a list of trees.
+"""
 
 MOST_CHARACTERS = 400
-"""A longer formula stays text."""
+"""A longer formula is not translated."""
 
 ELEMENTS = frozenset(
     {
@@ -38,19 +39,19 @@ ATTRIBUTES = frozenset({
     *("height", "depth", "voffset", "columnalign", "mathvariant"),
 })  # fmt: skip
 
-# A dollar sign is also a price: a formula neither begins nor ends with a space, and no digit follows it.
-# Lengths are bounded, or a text of nothing but openings would be read to its end from each of them.
+# A dollar sign may also be a price: a formula does not begin or end with a space, and no digit follows it. Lengths are
+# bounded. Otherwise a text full of opening delimiters would be scanned to its end from each of them.
 _DELIMITED = re.compile(
     r"\$\$(?P<display>[^$]{1,N})\$\$|\\\[(?P<bracket>.{1,N}?)\\\]|\\\((?P<inline>.{1,N}?)\\\)"
     r"|(?<![\\$])\$(?P<dollar>(?![\s$])[^$\n]{1,N}?(?<![\s\\]))\$(?!\d)".replace("N", str(MOST_CHARACTERS)),
     re.DOTALL,
 )
-# Commands that define commands: with them, a short formula may expand without end.
+# Commands that define commands: with them, a short formula could expand endlessly.
 _DEFINES = re.compile(r"\\(?:re|provide)?(?:newcommand|def|let|edef|gdef|xdef|DeclareMathOperator)")
 
 
 def find_formulas(text: str) -> Iterator[tuple[int, int, Tree]]:
-    """Yield the start, the end and the tree of each formula that can be translated; delimiters are included."""
+    """Yield the start, end and tree of each formula that can be translated. Start and end include the delimiters."""
     if "$" not in text and "\\" not in text:
         return
     for match in _DELIMITED.finditer(text):
@@ -62,7 +63,7 @@ def find_formulas(text: str) -> Iterator[tuple[int, int, Tree]]:
 
 @lru_cache(maxsize=20_000)
 def translate(latex: str, is_block: bool = False) -> Tree | None:
-    """Translate a formula without its delimiters to MathML; return None unless all of it can be translated."""
+    """Translate a formula without delimiters to MathML; return None if any part of it cannot be translated."""
     from latex2mathml.converter import convert_to_element
 
     if not latex or len(latex) > MOST_CHARACTERS or _DEFINES.search(latex):
@@ -75,15 +76,15 @@ def translate(latex: str, is_block: bool = False) -> Tree | None:
 
 
 class _UnknownError(ValueError):
-    """Raised if the library passes on something that it does not know."""
+    """latex2mathml returned an element or a command that it does not know."""
 
 
 def _tree(element: Element) -> Tree:
     """Convert an element and its children, dropping unknown attributes.
 
-    Raises _UnknownError for an unknown element, or a command that the library left as it is.
+    Raises _UnknownError for an unknown element, or for a command that the library left unchanged.
     """
-    text = readable(html.unescape(element.text or ""))  # the library writes operators as character references
+    text = readable(html.unescape(element.text or ""))  # The library writes operators as character references.
     if element.tag not in ELEMENTS or text.startswith("\\"):
         raise _UnknownError(text or element.tag)
     attributes = {name: value for name, value in sorted(element.attrib.items()) if name in ATTRIBUTES}

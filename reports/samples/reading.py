@@ -1,7 +1,7 @@
-"""Samples to read, from the records of a cell: those of its evaluations, and completions sampled in training.
+"""Samples from the records of a cell: from its evaluations, and completions sampled in training.
 
-A sample's texts become the JSON of the page at once, in the process that reads the cell. So sixty thousand of them
-never exist as objects together.
+A sample's texts become the page's JSON at once, in the process that reads the cell. So sixty thousand samples never
+exist as objects at the same time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 FINAL = "final"
 LONG_CHARACTERS = 4_000
-"""Samples with longer JSON are in separate files, which the page loads when one is opened."""
+"""Samples whose JSON is longer than this are in separate files, which the page loads when such a sample is opened."""
 HEAD_CHARACTERS = 600
-"""The characters of a long sample that show before it is opened."""
+"""The number of characters of a long sample that are shown before it is opened."""
 EXTRACTED_CHARACTERS = 200
-"""The bound on an extracted answer: a filter of lm-eval may return a whole completion."""
+"""The most characters of an extracted answer. A filter of lm-eval may return a complete completion."""
 
 REASONS = {
     "mismatch": "not the reference",
@@ -47,7 +47,7 @@ REASONS = {
     "timeout": "comparing took too long",
     "crash": "comparing failed",
 }
-"""Why a grader finds an answer wrong, in words for readers, by the reason in the records."""
+"""Why a grader finds an answer wrong: maps the recorded reason to words for readers."""
 
 _EVAL_COLUMNS = [
     *("step", "final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"),
@@ -61,25 +61,23 @@ _TOKEN_COLUMNS = ["token/chars", "token/entropy", "token/advantage", "token/log_
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample."""
-
     when: str
-    """`final`, `evaluation 8` or `training 8`, with the step."""
+    """When it was drawn: `final`, or `evaluation 8` or `training 8` with the step."""
     problem: int
-    """Its number among `CellSamples.problems`."""
+    """The index of its problem in `CellSamples.problems`."""
     sample: int
     is_right: bool | None
-    """None if nothing graded it."""
+    """None if it was not graded."""
     is_cut: bool
     graders_disagree: bool
     n_tokens: int | None
-    """None if an import does not say."""
+    """None if it is unknown, as for some imports."""
     long: bool
-    """True if `body` is so long that the page loads it only when it is opened."""
+    """True if `body` is so long that the page loads it only when the sample is opened."""
     head: str
-    """`body` with only the beginning of a long text; otherwise equal to it."""
+    """For a long sample, the body with only the beginning of the text; otherwise equal to `body`."""
     body: str
-    """Everything else that the page shows, as JSON. The text in it is a model's, and untrusted."""
+    """The text and everything else that the page shows, as JSON. The text is from a model, hence untrusted."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class ShownProblem:
     task: str
     problem_id: str
     prompt: str | None
-    """The prompt and the answer as JSON, with formulas; None if an import knows none."""
+    """The prompt and the reference answer as JSON, with formulas; None if an import lacks them."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +97,9 @@ class CellSamples:
 
 
 def read_samples(cell: CellRecord, shown: SampleQuota, most_files: int, most_formulas: int) -> CellSamples:
-    """Read what the page shows of a cell: the same rows of every cell that evaluated the same problems.
+    """Read what the page shows of a cell: the same rows for every cell that evaluated the same problems.
 
-    An evaluation shows a first sample of each problem before a second of any. Raises DamagedRecordError.
+    An evaluation shows the first sample of each problem before the second of any. Raises DamagedRecordError.
     """
     reader = _Reader(cell.read_problems(), most_formulas)
     samples = [*reader.evaluated(cell, shown), *reader.trained(cell, shown, most_files)]
@@ -109,7 +107,7 @@ def read_samples(cell: CellRecord, shown: SampleQuota, most_files: int, most_for
 
 
 class _Recorded(TypedDict, total=False):
-    """A sample as records hold it, of an evaluation or of training."""
+    """A sample as it is recorded by an evaluation or by training."""
 
     step: int
     task: str
@@ -146,7 +144,7 @@ class _JudgedTask(TypedDict):
 
 
 class _Judged(TypedDict):
-    """A document under a filter of lm-eval."""
+    """A document of lm-eval under one filter."""
 
     doc_id: int
     filter: str
@@ -175,7 +173,7 @@ def read_lm_eval(folder: Path, most: int, most_formulas: int) -> CellSamples:
 
 
 class _Reader:
-    """Reads samples and numbers their problems."""
+    """Reads samples, and numbers their problems in order of appearance."""
 
     def __init__(self, rows: Iterable[ProblemRow], most_formulas: int) -> None:
         self.problems: list[ShownProblem] = []
@@ -185,13 +183,13 @@ class _Reader:
         self._formulas_left = most_formulas
 
     def evaluated(self, cell: CellRecord, shown: SampleQuota) -> Iterator[Sample]:
-        """Yield samples of evaluations: the final one's, then those along training."""
+        """Yield samples of evaluations: of the final one first, then of those during training."""
         table = cell.read_evals(_EVAL_COLUMNS)
-        # Records of an import may have scores without texts.
+        # Imported records may have scores without texts.
         if table is None or "text" not in table.column_names:
             return
         finals = are_final(table)
-        # lexsort sorts by its last key first: final samples, then by number of the sample, then as recorded.
+        # lexsort's last key is the primary one: final samples first, then by sample number, then as recorded.
         order = np.lexsort((np.arange(len(table)), as_array(table["sample"]), ~finals))
         n_final = int(finals.sum())
         kept = np.concatenate([order[:n_final][: shown.final], order[n_final:][: shown.curve]])
@@ -209,7 +207,7 @@ class _Reader:
             )
 
     def trained(self, cell: CellRecord, shown: SampleQuota, most_files: int) -> Iterator[Sample]:
-        """Yield completions of training, file by file."""
+        """Yield the completions of training, file by file."""
         paths = spread(cell.rollout_files(), most_files)
         spec = cell.spec if paths else {}
         task = str(spec.get("task", {}).get("train", ""))
@@ -246,7 +244,7 @@ class _Reader:
                 )
 
     def judged(self, task: str, rows: Iterable[_Judged]) -> Iterator[Sample]:
-        """Yield a sample for each document of a task of lm-eval, with the metrics of all its filters as graders."""
+        """Yield a sample for each document of an lm-eval task, with the metrics of all its filters as graders."""
         documents: dict[int, list[_Judged]] = {}
         for row in rows:
             documents.setdefault(row["doc_id"], []).append(row)
@@ -262,7 +260,7 @@ class _Reader:
                 for row in by_filter
                 for metric, value in row["metrics"].items()
             ]
-            # The first metric of the first filter decides, as the first grader does in evaluations of ours.
+            # The first metric of the first filter decides, like the first grader in bench's own evaluations.
             said = graders[0][1] if graders else None
             right = None if said is None or isinstance(said, float) else is_match(said)
             sample = _Recorded(text=text, sample=0, truncated=any(one["truncated"]), correct=right)
@@ -270,7 +268,7 @@ class _Reader:
             yield self._sample(sample, FINAL, number, sum(one["n_tokens"]), graders, {"graders": graders})
 
     def _number(self, split: str, task: str, problem_id: str) -> int:
-        """Return the number of a problem, and list it when it is first seen."""
+        """Return the index of a problem, adding it to the list if it is new."""
         key = (split, task, problem_id)
         if key not in self._numbers:
             self._numbers[key] = len(self.problems)
@@ -283,7 +281,7 @@ class _Reader:
         return self._numbers[key]
 
     def _text(self, text: str) -> dict[str, object]:
-        """Return a text with its formulas, as many as are left to translate."""
+        """Return a text with its formulas, translating no more than are left of the quota."""
         text = readable(text)
         found = [*islice(find_formulas(text), self._formulas_left)]
         self._formulas_left -= len(found)
@@ -304,7 +302,7 @@ class _Reader:
             shown["extracted"] = readable(str(shown["extracted"]))
         body = script_json({**self._text(text), **shown})
         is_long = len(body) > LONG_CHARACTERS
-        # Values of tokens refer to the whole text, so a head, which has only its beginning, goes without them.
+        # Token values refer to the complete text, so a head, which has only its beginning, omits them.
         shown.pop("tokens", None)
         head = script_json({"text": readable(text[:HEAD_CHARACTERS]), "length": len(text), **shown})
         right = row.get("correct")
@@ -324,7 +322,7 @@ class _Reader:
 
 
 def steps_of(path: Path) -> npt.NDArray[np.int_]:
-    """Return the step of each completion in a file of training."""
+    """Return the step of each completion in a rollout file."""
     table = read_parquet(path, ["step"])
     if "step" not in table.column_names:
         return np.zeros(0, dtype=int)
@@ -333,14 +331,14 @@ def steps_of(path: Path) -> npt.NDArray[np.int_]:
 
 
 def _first_of_each(steps: npt.NDArray[np.int_], left: dict[int, int]) -> npt.NDArray[np.intp]:
-    """Return the places of the first completions of each step, as many as are left to show, and update `left`."""
+    """Return the positions of each step's first completions, up to the number left to show, and update `left`."""
     found = [np.flatnonzero(steps == step)[:most] for step, most in left.items()]
     left.update({step: most - len(places) for (step, most), places in zip(left.items(), found, strict=True)})
     return np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *found]))
 
 
 def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
-    """Return whether each sample belongs to the final evaluation, as all samples of `bench eval` do."""
+    """Return whether each sample belongs to the final evaluation. All samples of `bench eval` do."""
     if table is None:
         return np.zeros(0, dtype=bool)
     if "final" not in table.column_names:
@@ -349,9 +347,9 @@ def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
 
 
 def _graders(cell: CellRecord, row: _Recorded) -> list[list[str]]:
-    """Return [grader, reason of its verdict] of each grader, the deciding one first; [] for imported samples.
+    """Return [grader, reason of its verdict] for each grader, the deciding one first; [] for imported samples.
 
-    Raises DamagedRecordError if the recorded reasons are no JSON object.
+    Raises DamagedRecordError if the recorded reasons are not a JSON object.
     """
     recorded = row.get("reasons")
     if recorded is None:
@@ -368,12 +366,12 @@ def _name_of_metric(metric: str, filter_name: str) -> str:
 
 
 def _said_by_metric(value: float) -> str | float | None:
-    """Return a metric of 1 or 0 as the reason that a grader of ours would give; other values as numbers."""
+    """Map a metric of 1 or 0 to the reason that one of bench's graders would record; other values stay numbers."""
     return {1.0: "match", 0.0: "mismatch"}.get(value, _rounded(value))
 
 
 def _extracted(row: _Judged) -> list[str]:
-    """Return what the filter extracted from the completions, unless that is all of them."""
+    """Return what the filter extracted, as a list that is empty if it is the unchanged completion."""
     filtered = row["filtered"]
     text = filtered if isinstance(filtered, str) else json.dumps(filtered, ensure_ascii=False)
     return [] if [text] == row["completions"] else [readable(text[:EXTRACTED_CHARACTERS])]
@@ -386,14 +384,14 @@ def _together(completions: Sequence[str]) -> str:
 
 
 def is_match(said: str | None) -> bool:
-    """Return whether a grader's reason means that the answer is right."""
+    """Return whether a grader's reason means that the answer is correct."""
     return said == "match"
 
 
 def _turns(row: _Recorded, path: Path) -> list[list[object]]:
-    """Return [characters, tokens, reply, reward] of each turn: where it ends in the text, and the environment's answer.
+    """Return [end in characters, end in tokens, reply, reward] for each turn with an environment.
 
-    Empty without an environment. Raises DamagedRecordError if the recorded turns cannot be read.
+    [] if there is no environment. Raises DamagedRecordError if the recorded turns cannot be read.
     """
     recorded = row.get("turns")
     if not recorded:
@@ -409,10 +407,10 @@ def _turns(row: _Recorded, path: Path) -> list[list[object]]:
 
 
 def _tokens(row: _TokenRecord, text: str, path: Path) -> dict[str, object] | None:
-    """Return what the update knew of each token, or None if it was not recorded.
+    """Return the recorded entropy, advantage and log-ratio of each token, or None if tokens were not recorded.
 
-    Numbers are thousandths, which are short. The ratio is from the last time that the completion was scored. Raises
-    DamagedRecordError if the characters of the tokens do not add up to the text.
+    Numbers are in thousandths, which keeps them short. The log-ratio is from the last pass over the completion. Raises
+    DamagedRecordError if the tokens' characters do not add up to the text.
     """
     chars = row.get("token/chars")
     if not chars:
@@ -439,15 +437,15 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _as_text(prompt: str | list[dict[str, str]]) -> str:
-    """Return a prompt as text; messages of a chat one below the other, each with its role."""
+    """Return a prompt as text. Chat messages are joined in order, each with its role."""
     if isinstance(prompt, str):
         return prompt
     return "\n\n".join(f"[{message.get('role')}] {message.get('content')}" for message in prompt)
 
 
 def script_json(document: object) -> str:
-    """Return JSON for a script of a page: no text in it can end the script, or a line of it."""
-    # ASCII JSON has no line separators of Unicode, and without < there is no closing tag of a script.
+    """Return JSON that is safe inside a page's script: no text in it can end the script or a line."""
+    # ASCII JSON has no Unicode line separators, and without < it cannot contain a closing script tag.
     return _ENCODER.encode(document).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-"""The page of a search, from study.json alone: index.html, report.md, report.json, figures and data."""
+"""The report of a search, from study.json alone: index.html, report.md, report.json, figures and data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_search_report(study: StudyRecord, out_dir: Path) -> dict[str, object]:
     """Write the report of a search into a folder, runs/<sweep>/report, and return the contents of report.json.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv. The same record
-    gives the same bytes.
+    gives byte-identical files.
     """
     report = search_document(study)
     write_page(out_dir, "search", _content(study), report, render_search_figures(study))
@@ -45,7 +45,7 @@ def _content(study: StudyRecord) -> dict[str, object]:
 
 
 def search_document(study: StudyRecord) -> dict[str, object]:
-    """Return study.json with its conclusions: `sentence`, and `best` and `default` as whole trials or None."""
+    """Return study.json with a `sentence` that sums it up; `best` and `default` are complete trials or None."""
     document = asdict(study)
     return {
         "sweep": study.sweep,
@@ -57,7 +57,7 @@ def search_document(study: StudyRecord) -> dict[str, object]:
 
 
 def trials_csv(study: StudyRecord) -> str:
-    """Return a row for each trial, by number, as recorded: values under their metrics, knobs under their names."""
+    """Return a row for each trial, by number, as recorded: a column for each metric and for each knob."""
     return csv_text([_row(study, trial) for trial in sorted(study.trials, key=lambda trial: trial.number)])
 
 
@@ -68,7 +68,7 @@ def _row(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
         **{one.metric: _cell(one.of(trial)) for one in objectives_of(study)},
         **{name: _cell(trial.params.get(name)) for name in study.knobs},
         "duration_s": _cell(trial.duration_s),
-        # It does not have the name of the metric, because an objective may have that.
+        # Not named after its metric, because an objective may have that name.
         "trained_tokens": _cell(trial.generated_tokens),
         "is_default": int(trial.is_default),
         "same_as": _cell(trial.same_as),

@@ -1,6 +1,6 @@
 """Shared parts of a search's figures: the marks of trials, the axes of knobs, and labels that fit.
 
-Trials differ by marker as well as by colour.
+Trials of different kinds differ in marker as well as in colour.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ AXIS_CHARACTERS = 34
 
 @dataclass(frozen=True)
 class Mark:
-    """The look of a trial."""
+    """How trials of one kind are drawn."""
 
     color: str
     marker: str
     size: float = 5.5
     hollow: bool = False
-    """True if only the edge of the marker is drawn."""
+    """True if only the outline of the marker is drawn."""
 
     def plot(
         self,
@@ -48,7 +48,7 @@ class Mark:
         transform: Transform | None = None,
         zorder: float = 2,
     ) -> Line2D:
-        """Draw a marker at each point and return their handle. transform: of the points, if not that of the data."""
+        """Draw a marker at each point and return their handle. transform: of the points; None for data coordinates."""
         (line,) = axes.plot(
             xs,
             ys,
@@ -78,10 +78,7 @@ BEST = Mark(INK, "o", size=11, hollow=True)
 
 
 def kind_of(trial: TrialRecord) -> str:
-    """Return the key of MARKS for a trial.
-
-    The state comes first: a default that was pruned is shown as pruned.
-    """
+    """Return the key of MARKS for a trial. The state takes precedence: a default that was pruned is shown as pruned."""
     if trial.state != "complete":
         return trial.state
     if trial.is_default:
@@ -97,9 +94,9 @@ def draw_trials(
     best: int | None,
     transform: Transform | None = None,
 ) -> dict[str, Line2D]:
-    """Draw a marker for each trial and a ring around the best, and return a handle for each kind, for a legend.
+    """Draw a marker for each trial and a ring around the best, and return a legend handle for each kind.
 
-    transform: of the points, if not that of the data.
+    transform: of the points; None for data coordinates.
     """
     handles: dict[str, Line2D] = {}
     for kind, mark in MARKS.items():
@@ -131,27 +128,27 @@ def label_values(axis: Axis, objective: StudyObjective) -> None:
 
 
 def axis_label(objective: StudyObjective) -> str:
-    """Return the label of an axis, no longer than the axis; a task may have the name of a file."""
+    """Return an axis label that fits the axis: the name of a task may be as long as a file name."""
     return shortened(objective.words, AXIS_CHARACTERS) + objective.unit
 
 
 def two_lines(text: str, characters: int) -> str:
-    """Return the text on one line or two, broken after a space, dot or underscore if both parts fit.
+    """Break the text into at most two lines, after a space, dot or underscore if both lines then fit.
 
-    A text too long for two lines is shortened in its middle.
+    If it is too long for two lines, its middle is left out.
     """
     text = shortened(text, 2 * characters)
     if len(text) <= characters:
         return text
     breaks = [i + 1 for i, character in enumerate(text[:characters]) if character in " ._" and i > 0]
     fitting = [place for place in breaks if len(text) - place <= characters]
-    # The latest break that fits keeps the first line full; without one the text is truncated.
+    # The latest break that fits keeps the first line full. If none fits, break at the limit.
     place = max(fitting, default=characters)
     return f"{text[:place].rstrip()}\n{text[place:]}"
 
 
 def shortened(text: str, characters: int) -> str:
-    """Return the text, without its middle if it has more than `characters` characters (at least 3)."""
+    """Return the text, replacing its middle by an ellipsis if it is longer than `characters` (at least 3)."""
     if len(text) <= characters:
         return text
     start = characters // 2
@@ -163,28 +160,28 @@ CHOICE_CENTRE = 0.5
 
 @dataclass(frozen=True)
 class KnobAxis:
-    """The range of a knob as positions from 0 to 1: equal steps, equal ratios on a log scale, or a place per choice."""
+    """A knob's axis, mapped to positions from 0 to 1: linear, logarithmic, or one place per choice."""
 
     kind: str
     low: float
-    """In the unit of the scale, like high: the logarithm on a log scale."""
+    """In the unit of the scale, like high. On a log scale, it is the logarithm."""
     high: float
     choices: tuple[str, ...]
-    """The choices of a categorical knob, as JSON; empty for any other knob."""
+    """The choices of a categorical knob, as JSON; empty for other knobs."""
     choice_at: float
-    """The position of a choice within its part of the axis."""
+    """The position of a choice within its section of the axis, from 0 to 1."""
 
     @classmethod
     def of(cls, knob: RangeRecord, values: Iterable[Any], choice_at: float = CHOICE_CENTRE) -> KnobAxis:
-        """Return the axis of a knob.
+        """Build the axis of a knob.
 
-        values: those that trials have; the default's may lie outside the searched range.
+        values: the values of the trials. The default's value may lie outside the searched range.
         """
         if knob.kind == "categorical":
             choices = dict.fromkeys(_json(value) for value in [*(knob.choices or []), *values])
             return cls(knob.kind, 0.0, 1.0, tuple(choices), choice_at)
         is_log = knob.kind == "log"
-        # A default of 0, which has no logarithm, does not stretch a log axis.
+        # A default of 0 has no logarithm, so a log axis does not extend to it.
         ends = [float(end) for end in (knob.low, knob.high, *values) if end is not None and (end > 0 or not is_log)]
         scaled = [math.log(end) if is_log else end for end in ends]
         return cls(knob.kind, min(scaled), max(scaled), (), choice_at)
@@ -192,7 +189,7 @@ class KnobAxis:
     def position(self, value: Any) -> float:
         """Return the position of a value, from 0 to 1.
 
-        On a log scale a value that is not positive lies at the low end.
+        On a log scale, a value that is not positive is placed at the low end.
         """
         if self.choices:
             return (self.choices.index(_json(value)) + self.choice_at) / len(self.choices)
@@ -203,12 +200,12 @@ class KnobAxis:
         return (math.log(value) - self.low) / (self.high - self.low) if value > 0 else 0.0
 
     def ticks(self, n: int) -> list[tuple[float, str]]:
-        """Return the positions and labels of ticks: every choice, or n values from end to end."""
+        """Return the positions and labels of ticks: one per choice, or up to n values from end to end."""
         if self.choices:
             values = [json.loads(choice) for choice in self.choices]
         else:
             values = [self._value(self.low + i * (self.high - self.low) / (n - 1)) for i in range(n)]
-            # Rounding may make neighbours equal, as in a short range of integers.
+            # Rounding may make neighbours equal, e.g. in a short range of integers.
             values = list(dict.fromkeys(values))
         return [(self.position(value), value_text(value)) for value in values]
 
@@ -218,5 +215,5 @@ class KnobAxis:
 
 
 def _json(value: object) -> str:
-    """Return the value as JSON, in which true and 1 differ; in Python they are equal."""
+    """Return the value as JSON, where true and 1 differ; in Python they are equal."""
     return json.dumps(value, sort_keys=True)

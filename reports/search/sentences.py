@@ -1,4 +1,4 @@
-"""The result of a search in sentences, for the head of its page and the last line of `bench tune`."""
+"""The result of a search in sentences, for the top of its page and the last line of `bench tune`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CONFIRM_SEEDS = 6
 
 
 def search_statements(study: StudyRecord) -> list[Statement]:
-    """Return the head of the page: the best setting, then the verdict on it or the warning that it is unconfirmed."""
+    """Return the top of the page: the best setting, and its confirmed verdict or the warning that it is unconfirmed."""
     confirmed = current_confirmation(study)
     found = [headline(study), None if confirmed is None else confirmed_statement(confirmed), warning(study)]
     return [statement for statement in found if statement is not None]
 
 
 def search_sentence(study: StudyRecord) -> str:
-    """Return the best setting, its value, what was tried and whether fresh seeds confirm it, on one line."""
+    """Return one line with the best setting, its value, the trials by state, and the confirmation by fresh seeds."""
     best = study.best_trial
     if best is None:
         return said("reports.nothing_pick_from", sweep=study.sweep, count_states=count_states(study))
@@ -39,7 +39,7 @@ def search_sentence(study: StudyRecord) -> str:
 
 
 def headline(study: StudyRecord) -> Statement:
-    """Return the best setting, the trials that it was picked from, and the sampler that proposed them."""
+    """Return the statement on the best setting, the trials that it was picked from, and the sampler and pruner."""
     search = said(
         "reports.sampler_pruner_per_trial",
         options_text=options_text(study.sampler),
@@ -60,11 +60,11 @@ def headline(study: StudyRecord) -> Statement:
 
 
 def warning(study: StudyRecord) -> Statement | None:
-    """Warn that a winner is biased, and say how to confirm it; None if nothing was picked or it is confirmed."""
+    """Warn that a winner's score is biased, and say how to confirm it; None if there is nothing to confirm."""
     if not _is_picked_among_several(study) or current_confirmation(study) is not None:
         return None
     objective = objectives_of(study)[0]
-    # A pruned trial, too, was passed over because of its score.
+    # Count pruned trials too: they also lost because of their scores.
     n = sum(trial.state in ("complete", "pruned") and trial.same_as is None for trial in study.trials)
     details = [
         said("reports.trains_default_fresh_seeds", confirm_command=confirm_command(study), confirm_seeds=CONFIRM_SEEDS)
@@ -85,7 +85,7 @@ def warning(study: StudyRecord) -> Statement | None:
 
 
 def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
-    """Return the verdict of the paired comparison, and how far the scores of the winner and the default shrank."""
+    """Return the verdict of the paired comparison, and how far the scores of winner and default shrank."""
     fresh = count(len(confirmed.seeds), "fresh seed")
     shrank = said(
         "reports.picked_among_trial_scored",
@@ -110,16 +110,16 @@ def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
 
 
 def confirmed_contrast(confirmed: ConfirmationRecord) -> ContrastRow:
-    """Return the best setting against the default, as the confirming sweep's report has it."""
+    """Return the comparison of the best setting with the default, as in the report of the confirming sweep."""
     return ContrastRow.model_validate(confirmed.contrast)
 
 
 def current_confirmation(study: StudyRecord) -> ConfirmationRecord | None:
-    """Return the confirmation if it is of the setting that is now the best, otherwise None."""
+    """Return the confirmation if it confirms the setting that is best now; otherwise None."""
     confirmed = study.confirmation
     if confirmed is None or study.best is None:
         return None
-    # Two trials have the same setting if one repeats the other, or both repeat a third.
+    # Two trials have the same setting if one repeats the other, or if both repeat a third.
     same = {study.best, study.trial(study.best).same_as}
     return confirmed if {confirmed.trial, study.trial(confirmed.trial).same_as} & (same - {None}) else None
 
@@ -136,7 +136,7 @@ def count_states(study: StudyRecord) -> str:
 
 
 def no_importance(study: StudyRecord) -> str | None:
-    """Explain why the importance of knobs is missing, and for which objective; None if none is missing."""
+    """Explain why the importance of knobs is missing and for which objective; None if it was not refused."""
     if study.importances_refused is None:
         return None
     shown = {found.metric for found in study.importances}
@@ -175,17 +175,17 @@ def _default_value(study: StudyRecord, objective: StudyObjective) -> str:
 
 
 def _is_picked_among_several(study: StudyRecord) -> bool:
-    """Return False if nothing beat the default, because then no claim is made."""
+    """Return whether the best of several trials beat the default, which is then a claim to confirm."""
     best = study.best_trial
     return best is not None and not best.is_default and len(complete_trials(study)) > 1
 
 
 def _scores(search_pp: float, confirmed_pp: float | None, fresh: str) -> str:
-    """Return a score in the search and with fresh seeds, and how it changed."""
+    """Return a score in the search and with fresh seeds, and the change between them."""
     if confirmed_pp is None:
         return said("reports.search_no_score_was", search_pp=points(search_pp), fresh=fresh)
     shrinkage_pp = search_pp - confirmed_pp
-    # Compare as written, or the sentence would report a shrinkage of 0.0 pp.
+    # Compare as written. Otherwise the sentence could report a shrinkage of 0.0 pp.
     if points(abs(shrinkage_pp)) == points(0.0):
         change = "stayed the same"
     else:

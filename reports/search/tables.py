@@ -17,7 +17,7 @@ from reports.search.values import (
 
 
 def best_table(study: StudyRecord) -> Table | None:
-    """Return the best setting against the default, knob by knob; None without a best setting."""
+    """Return the best setting next to the default, knob by knob; None if there is no best setting."""
     best, default = study.best_trial, study.default_trial
     if best is None:
         return None
@@ -41,7 +41,7 @@ def best_table(study: StudyRecord) -> Table | None:
 
 
 def trials_table(study: StudyRecord) -> Table:
-    """Return all trials by number, with the reasons why some have no value."""
+    """Return all trials by number, with the reason if a trial has no value."""
     objectives, short = objectives_of(study), short_knobs(study.knobs)
     columns = ["trial", "state", *(one.name for one in objectives), *short.values(), "time", "tokens", "reason"]
     rows = [
@@ -60,7 +60,7 @@ def trials_table(study: StudyRecord) -> Table:
 
 
 def knobs_table(study: StudyRecord) -> Table:
-    """Return the knobs, their ranges and when they are sampled."""
+    """Return the knobs with their ranges and the conditions under which they are sampled."""
     rows = [[name, knob.kind, range_text(knob), condition_text(knob)] for name, knob in study.knobs.items()]
     return Table("What was searched", ["knob", "kind", "range", "drawn when"], rows)
 

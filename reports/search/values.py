@@ -19,7 +19,7 @@ class StudyObjective:
     """One of the objectives of a study."""
 
     index: int
-    """Its position in the values of trials."""
+    """Its index in the values of a trial."""
     metric: str
     maximize: bool
 
@@ -36,7 +36,7 @@ class StudyObjective:
 
     @property
     def unit(self) -> str:
-        """The unit, to follow `words`; counts have none."""
+        """The unit, to append to `words`; "" for counts."""
         return " (%)" if self.is_fraction else ""
 
     @property
@@ -45,7 +45,7 @@ class StudyObjective:
 
     @property
     def is_fraction(self) -> bool:
-        """True if values lie in [0, 1]; they are shown in percent."""
+        """True if values are in [0, 1]. They are shown in percent."""
         return _FRACTION.fullmatch(self._last) is not None
 
     @property
@@ -84,9 +84,9 @@ def objectives_of(study: StudyRecord) -> list[StudyObjective]:
 
 
 def complete_trials(study: StudyRecord) -> Sequence[TrialRecord]:
-    """Return the trials whose values count, by number.
+    """Return the complete trials, by number.
 
-    A pruned trial's value, if it has one, comes from partial training.
+    A pruned trial may have a value too, but from partial training, so it does not count.
     """
     return sorted((trial for trial in study.trials if trial.state == "complete"), key=lambda trial: trial.number)
 
@@ -101,7 +101,7 @@ def short_knobs(names: Iterable[str]) -> dict[str, str]:
 
 
 def value_text(value: object) -> str:
-    """Format the value of a knob: numbers with four digits, words as they are, anything else as JSON."""
+    """Format the value of a knob: floats with four digits, strings unchanged, anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, float):
@@ -110,7 +110,7 @@ def value_text(value: object) -> str:
 
 
 def param_text(params: Mapping[str, object], knob: str) -> str:
-    """Format the value of a trial's knob, or a dash if the trial has none."""
+    """Format the value of a trial's knob, or a dash if the trial does not have it."""
     return value_text(params[knob]) if knob in params else MISSING
 
 
@@ -124,7 +124,7 @@ def range_text(knob: RangeRecord) -> str:
 
 
 def condition_text(knob: RangeRecord) -> str:
-    """Format when a knob is sampled: `train.updates_per_rollout is 2 or 4`, `always`."""
+    """Format the condition under which a knob is sampled: `train.updates_per_rollout is 2 or 4`, `always`."""
     conditions = [f"{other} is {' or '.join(map(value_text, values))}" for other, values in knob.when.items()]
     return " and ".join(conditions) or "always"
 

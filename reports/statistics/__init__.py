@@ -1,16 +1,16 @@
 """Statistics of training arms: comparisons, power, factorials, several tasks, corrections for many contrasts.
 
 The unit of replication is the training seed. An array of scores has one entry per seed [n_seeds]; two arrays are paired
-by position. Results have the unit of the inputs. A number that does not exist is NaN. All functions are pure, and
-random draws have fixed seeds.
+by position. Results have the unit of the inputs. NaN stands for a number that cannot be computed. All functions are
+deterministic: random draws have fixed seeds.
 
 Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Miller 2411.00640
 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Searle, Casella & McCulloch (1992) and
 Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean, probability of
 improvement).
 
-Coverage of a 95% t interval of paired differences. `benchmarks/calibration.py` measures this and every other interval;
-its tables are in `benchmarks/results/calibration.md`.
+The table shows how often the 95% t interval of paired differences covers the true mean. `benchmarks/calibration.py`
+measures this for every interval; the results are in `benchmarks/results/calibration.md`.
 
 | differences | n = 3 | n = 6 | n = 10 | n = 24 |
 | --- | --- | --- | --- | --- |
@@ -18,8 +18,9 @@ its tables are in `benchmarks/results/calibration.md`.
 | Student's t with 3 degrees of freedom | 96% | 97% | 96% | 96% |
 | normal, but one seed in ten collapses by 20 sd | 65% | 48% | 64% | 92% |
 
-If none of a few seeds collapsed, they cannot show that some do, and the interval misses the mean that includes those.
-Therefore figures show every seed as a dot, and tables give the median and the interquartile mean next to the mean.
+In the last row, a few seeds that all survived give no hint that others collapse, so their interval misses the true
+mean. Therefore figures show every seed as a dot, and tables give the median and the interquartile mean next to the
+mean.
 """
 
 from reports.statistics.across_tasks import (

@@ -1,4 +1,4 @@
-"""Comparisons of two arms: paired by seed, which is the analysis of a sweep, or unpaired if runs share no seeds."""
+"""Comparisons of two arms: paired by seed, as in the analysis of a sweep, or unpaired if the runs share no seeds."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from reports.statistics.power_analysis import detectable_standard_errors
 Verdict = Literal["identical", "better", "worse", "equivalent", "inconclusive", "no_test"]
 
 UNLIKE_SCORES = "equal weights, different scores: the evaluation is not deterministic"
-"""The note of arms with equal weights but different scores."""
+"""The note of a comparison of identical weights whose scores differ."""
 
-# A spread of exactly one quantum is not below it, whatever rounding says.
+# Tolerates rounding, so that a spread of exactly one quantum is not below it.
 SPREAD_TOLERANCE = 1e-9
 
 FEW_PAIRS = 6
-"""With fewer pairs, a spread below one quantum may be an accident of the grid that scores lie on."""
+"""With fewer pairs, a spread below one quantum may be an accident, because scores can take only discrete values."""
 
 NO_SPREAD = "all differences are equal, so their spread is unknown"
 FINE_SPREAD = f"the spread is below what one sample changes, so with fewer than {FEW_PAIRS} seeds it counts as unknown"
@@ -40,7 +40,7 @@ AT_THE_CEILING = "both arms are at the ceiling: no seed scores below the highest
 
 @dataclass(frozen=True)
 class Comparison:
-    """Treatment minus baseline, in the unit of the scores; NaN where there are too few runs for a number."""
+    """Treatment minus baseline, in the unit of the scores. A number is NaN if there are too few runs to compute it."""
 
     alpha: float
     difference: float
@@ -52,11 +52,11 @@ class Comparison:
     """NaN if the spread is unknown."""
     verdict: Verdict
     note: str
-    """A remark on odd scores, or ""."""
+    """A remark on unusual scores, or ""."""
     median: float
     iqm: float
     detectable: float
-    """The true difference that a design of this size and this spread finds with 80% power."""
+    """The true difference that a design with this many runs and this spread detects with 80% power."""
 
     @property
     def level(self) -> float:
@@ -66,21 +66,21 @@ class Comparison:
 
 @dataclass(frozen=True)
 class PairedComparison(Comparison):
-    """A comparison over `n_pairs` seeds; `median` and `iqm` are those of the paired differences."""
+    """A comparison over `n_pairs` seeds. `median` and `iqm` refer to the paired differences."""
 
     n_pairs: int
     sd: float
     """The standard deviation of the paired differences; NaN if the spread is unknown."""
     p_sign_flip: float
     correlation: float
-    """Pearson's correlation of the arms' scores over seeds; its interval has level 1 - `alpha`."""
+    """Pearson's correlation of the two arms' scores over seeds."""
     correlation_low: float
-    """NaN, like `correlation_high`, if the spread is unknown."""
+    """The lower end of its interval at level 1 - `alpha`; NaN, like `correlation_high`, if the spread is unknown."""
     correlation_high: float
     variance_ratio: float
-    """The variance of the paired mean difference over that of an unpaired analysis; below 1 if pairing helped.
+    """The variance of the paired mean difference divided by that of an unpaired analysis; below 1 if pairing helped.
 
-    NaN if the spread is unknown: whatever leaves no spread would make pairing look perfect.
+    NaN if the spread is unknown, because a spread of zero would make pairing look perfect.
     """
 
 
@@ -109,18 +109,24 @@ def compare_paired(
 ) -> PairedComparison:
     """Compare two arms seed by seed: mean difference, t(n-1) interval, paired t test and verdict.
 
-    treatment, baseline: scores [n_seeds], paired by position. alpha: the two-sided level; divide it by the number of
-    contrasts before the call. margin: half the width of the region of equivalence, in the unit of the scores.
-    identical: the caller knows that the weights behind every pair are equal, which no score can show. quantum: the step
-    in which scores change, that of one sample. limits: the lowest and the highest possible score.
+    treatment, baseline: scores [n_seeds], paired by position.
+    alpha: the two-sided level; divide it by the number of contrasts before the call.
+    margin: half the width of the equivalence region, in the unit of the scores; None for no test of equivalence.
+    identical: the caller knows that both weights of every pair are equal, which scores cannot show.
+    quantum: how far one sample moves a score.
+    limits: the lowest and the highest possible score.
 
-    The verdict is the first of these that holds. identical: as passed in. no_test: fewer than three pairs. better or
-    worse: the interval lies on one side of zero. equivalent: it lies within [-margin, margin], which is two one-sided
-    tests at alpha / 2. inconclusive: anything else.
+    The verdict is the first of these that applies:
+    * identical: as passed in.
+    * no_test: there are fewer than three pairs.
+    * better, worse: the interval lies on one side of zero.
+    * equivalent: the interval lies within [-margin, margin], i.e. two one-sided tests at alpha / 2.
+    * inconclusive: none of the above.
 
-    The spread is unknown if all differences are equal. It is also unknown if fewer than six pairs have a standard
-    deviation below one quantum. On the grid of scores such accidents are common, and a t test takes them for certainty.
-    There is then no interval and no p value, the verdict is inconclusive and `note` says why.
+    The spread is unknown if all differences are equal. It is also unknown if there are fewer than six pairs and their
+    standard deviation is below one quantum. Because scores are discrete, such coincidences are common, and a t test
+    would mistake them for certainty. In both cases there is no interval and no p value, the verdict is inconclusive,
+    and `note` gives the reason.
 
     Raises ValueError for empty, unequal or non-finite scores and for an alpha, margin or quantum out of range.
     """
@@ -132,7 +138,7 @@ def compare_paired(
         )
     n = len(treated)
     differences = treated - control
-    # Differences that vary by rounding only are made equal: they show no spread.
+    # Differences that vary only by rounding are made equal: they show no spread.
     if np.ptp(differences) <= rounding:
         center = float(differences[0])
         differences = np.full(n, 0.0 if abs(center) <= rounding else center)
@@ -143,8 +149,8 @@ def compare_paired(
     unknown = "" if identical or n < 2 else _unknown_spread(sd, n, quantum, (treated, control), limits)
     known = tested and not unknown
     error, df = (sd / math.sqrt(n), n - 1) if known else (math.nan, math.nan)
-    # Identical weights with equal scores have error 0 and an interval of width 0. An unknown error is NaN, and so are
-    # both ends.
+    # Identical weights with equal scores have error 0 and an interval of width 0. An unknown error is NaN, which makes
+    # both ends NaN.
     low, high = t_interval(differences, alpha) if known and sd > 0 else (mean - error, mean + error)
     correlation, *correlation_ends = _correlation(treated, control, alpha)
     correlation_low, correlation_high = (math.nan, math.nan) if unknown else correlation_ends
@@ -178,12 +184,12 @@ def compare_unpaired(
     quantum: float = 0.0,
     limits: tuple[float, float] | None = None,
 ) -> UnpairedComparison:
-    """Compare two arms whose runs do not pair: difference of means, Welch's interval and test, verdict.
+    """Compare two arms whose runs are not paired: difference of means, Welch's interval and test, verdict.
 
     treatment [n_treatment], baseline [n_baseline]: scores, in any order. alpha, margin, quantum, limits and the verdict
     are those of `compare_paired`, without identical. no_test means fewer than three runs in an arm. The spread is that
-    of the difference of two runs, one of each arm. Use this only if seeds do not pair: it leaves in the variance that
-    they share.
+    of the difference between one run of each arm. Use this only if seeds do not pair: the variance that paired runs
+    share would stay in the error.
 
     Raises ValueError for empty or non-finite scores and for an alpha, margin or quantum out of range.
 
@@ -201,7 +207,7 @@ def compare_unpaired(
     unknown = _unknown_spread(sd, n, quantum, (treated, control), limits) if tested else ""
     if unknown:
         error, df = math.nan, math.nan
-    # NaN in df or error makes the interval NaN, with which `_verdict` is inconclusive or no_test.
+    # NaN in df or error makes the interval NaN, and then `_verdict` returns inconclusive or no_test.
     half_width = float(stdtrit(df, 1 - alpha / 2)) * error
     low, high = difference - half_width, difference + half_width
     return UnpairedComparison(
@@ -228,9 +234,9 @@ def _checked(
     margin: float | None,
     quantum: float,
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Return the scores of both arms, and the rounding error of a difference of two scores.
+    """Check the arguments, and return the scores of both arms and the rounding error of a difference of two scores.
 
-    Raises ValueError for scores, an alpha, a margin or a quantum out of range.
+    Raises ValueError for invalid scores, or for an alpha, margin or quantum out of range.
     """
     treated, control = finite_scores("treatment", treatment), finite_scores("baseline", baseline)
     require_level(alpha)
@@ -259,7 +265,7 @@ def _verdict(n: int, low: float, high: float, margin: float | None, identical: b
 def _unknown_spread(
     sd: float, n: int, quantum: float, arms: tuple[FloatArray, FloatArray], limits: tuple[float, float] | None
 ) -> str:
-    """Return why the standard deviation does not show the spread of the differences, or "" if it does."""
+    """Return why `sd` does not reveal the spread of the differences, or "" if it does."""
     if sd == 0:
         for limit, note in zip(limits or (), (AT_THE_FLOOR, AT_THE_CEILING), strict=False):
             if all(bool((scores == limit).all()) for scores in arms):
@@ -271,7 +277,7 @@ def _unknown_spread(
 def _p_value(difference: float, error: float, df: float) -> float:
     """Return the two-sided p value of a difference.
 
-    error: its standard error, which is 0 only if the weights are known to be equal.
+    error: its standard error. It is 0 only if the weights are known to be equal; then p is 1.
     """
     return 1.0 if error == 0 else t_p_value(difference / error, df)
 
@@ -281,10 +287,10 @@ def _detectable(error: float, df: float, alpha: float) -> float:
 
 
 def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> tuple[float, float, float]:
-    """Return Pearson's r with the ends of Fisher's z interval.
+    """Return Pearson's r and the two ends of Fisher's z interval.
 
-    All three are NaN with fewer than three pairs, or if an arm's scores are all equal. The interval is [-1, 1] with
-    three pairs, and NaN at r = 1 and -1, where it would have no width.
+    All three are NaN for fewer than three pairs, or if all scores of an arm are equal. The interval is [-1, 1] for
+    three pairs. At r = 1 or -1 its ends are NaN, because it would have no width.
     """
     from scipy.special import ndtri
 
@@ -311,7 +317,7 @@ def _variance_ratio(sd: float, treatment: FloatArray, baseline: FloatArray) -> f
 def _welch(treated: FloatArray, control: FloatArray, rounding: float) -> tuple[float, float, float]:
     """Return the standard error of the difference of the means, its degrees of freedom, and the sd of a difference.
 
-    The sd is that of the difference of two runs, one of each arm. Without any spread: (0, NaN, 0).
+    The sd is that of the difference between one run of each arm. If no arm has any spread, the result is (0, NaN, 0).
     """
     arms = (treated, control)
     spread = [0.0 if np.ptp(scores) <= rounding else float(scores.var(ddof=1)) for scores in arms]

@@ -15,24 +15,23 @@ from reports.statistics.means import FloatArray
 class Effect:
     """One effect of a factorial.
 
-    One factor: the main effect of factor `factors[0]` at `levels[0]`. It is the mean score at this level minus that at
-    the reference level, both averaged over all levels of the other factors.
-
-    Two factors: their interaction, a difference of differences. It is the effect of the first at the second's level
-    minus that at the second's reference level, averaged over the levels of the others. It is 0 if the two effects add
-    up.
+    One factor: the main effect of factor `factors[0]` at `levels[0]`. It is the mean score at this level minus the mean
+    score at the reference level, both averaged over all levels of the other factors.
+    Two factors: their interaction, a difference of differences. It is the first factor's effect at the second factor's
+    level, minus its effect at the second factor's reference level, averaged over all other factors. It is 0 if the two
+    effects add up.
     """
 
     factors: tuple[int, ...]
     levels: tuple[int, ...]
     weights: FloatArray
-    """[levels of factor 0, levels of factor 1, ...]: the effect is the sum of the cells, each times its weight."""
+    """[levels of factor 0, levels of factor 1, ...]: the effect is the weighted sum of the cells' scores."""
 
     def sides(self, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the weighted scores that the effect adds and those that it subtracts, [n_seeds] each.
+        """Return the weighted sums of the scores with positive and with negative weights, each [n_seeds].
 
-        Their difference is the effect in each seed. scores [n_seeds, levels of factor 0, levels of factor 1, ...].
-        Raises ValueError for another shape.
+        scores: [n_seeds, levels of factor 0, levels of factor 1, ...]
+        Their difference is the effect in each seed. Raises ValueError for another shape.
         """
         if scores.shape[1:] != self.weights.shape:
             raise ValueError(f"scores have shape {scores.shape}: give [n_seeds, {', '.join(map(str, self.shape))}]")
@@ -49,21 +48,20 @@ class Effect:
 
     @property
     def sd_ratio(self) -> float:
-        """The sd of the effect over that of the difference of two single cells.
+        """The standard deviation of the effect divided by that of the difference between two single cells.
 
-        It assumes that the noise of cells is independent once their seed's shared part is removed.
+        This assumes that the noise of cells is independent once the part that a seed's cells share is removed.
         """
         # The difference of two cells has the weights 1 and -1, whose squares add up to 2.
         return float(np.sqrt((self.weights**2).sum() / 2))
 
 
 def factorial_effects(shape: Sequence[int], reference: Sequence[int]) -> list[Effect]:
-    """Return the main effects, then the interactions of two factors.
+    """Return the main effects, then the two-factor interactions. Higher-order interactions are left out.
 
-    shape: the number of levels of each factor. reference: a level of each factor, with which its other levels are
-    compared. Interactions of three or more factors are left out.
-
-    Raises ValueError for a factor without a level, or a reference that is not a level.
+    shape: the number of levels of each factor.
+    reference: for each factor, the level with which its other levels are compared.
+    Raises ValueError for a factor without a level, or for a reference that is not a level.
     """
     if not shape or min(shape) < 1:
         raise ValueError(f"shape is {list(shape)}: give the number of levels of each factor")
@@ -83,9 +81,10 @@ def factorial_effects(shape: Sequence[int], reference: Sequence[int]) -> list[Ef
 def _weights(
     shape: Sequence[int], reference: Sequence[int], factors: tuple[int, ...], levels: tuple[int, ...]
 ) -> FloatArray:
-    """Return the outer product of a row for each factor.
+    """Return the effect's weights: the outer product of one row per factor.
 
-    A factor of the effect has its level minus its reference; the others have the mean over their levels.
+    A factor in the effect contributes 1 at its level and -1 at its reference level. Any other factor is averaged: 1 / n
+    at each of its n levels.
     """
     weights = np.ones(())
     for factor, n_levels in enumerate(shape):

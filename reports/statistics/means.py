@@ -1,6 +1,6 @@
-"""Means over training seeds: checks of scores, interquartile means, Student's t intervals, clustered standard errors.
+"""Means over training seeds: interquartile means, Student's t intervals, clustered standard errors.
 
-The package checks scores, tables and levels with the functions of this file.
+The checks of scores, tables and levels that the whole package uses are also here.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 MIN_PAIRS = 3
-"""With fewer seeds (in each arm, if they are not paired) nothing is tested."""
+"""The fewest seeds for a test; for unpaired arms, the fewest in each arm."""
 
-# The difference of two scores has a rounding error of about 1e-16 of their size. A relative spread up to
-# this tolerance counts as none.
+# The difference of two scores has a rounding error of about 1e-16 of their size. A relative spread up to this tolerance
+# counts as zero.
 RELATIVE_TOLERANCE = 1e-12
 
 
 def finite_scores(name: str, values: Sequence[float] | FloatArray) -> FloatArray:
-    """Return the scores as floats [n_seeds].
-
-    Raises ValueError unless they are a non-empty list of finite numbers.
-    """
+    """Return the scores as floats [n_seeds]. Raises ValueError unless they are a non-empty list of finite numbers."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) == 0:
         raise ValueError(f"{name} has shape {array.shape}: give one score per seed, a non-empty list [n_seeds]")
@@ -65,11 +62,12 @@ def interquartile_mean(values: Sequence[float] | FloatArray) -> float:
 def interquartile_means(values: FloatArray) -> FloatArray:
     """Return the interquartile mean over the last axis: [..., n] -> [...].
 
-    If a quarter of n is not a whole number, the values at the ends count in part. Dropping only whole values would
-    shift the mean with n, by up to two standard errors if the values come from tasks with very different scores.
+    If n is not a multiple of four, the values at the edges of the middle half are weighted by a fraction. Dropping only
+    complete values would shift the mean with n, by up to two standard errors if the values come from tasks with very
+    different scores.
     """
-    # Value i of the sorted n covers the quantiles from i/n to (i+1)/n. Its weight is the part of that inside [1/4,
-    # 3/4]. The weights add up to one half, hence the factor 2.
+    # Value i of the n sorted values covers the quantiles from i/n to (i+1)/n. Its weight is the part of that range
+    # inside [1/4, 3/4]. The weights add up to one half, hence the factor 2.
     ends = np.arange(values.shape[-1] + 1) / values.shape[-1]
     weights = np.clip(np.minimum(ends[1:], 0.75) - np.maximum(ends[:-1], 0.25), 0, None)
     return np.asarray(np.sort(values, axis=-1) @ weights * 2, dtype=np.float64)
@@ -78,7 +76,8 @@ def interquartile_means(values: FloatArray) -> FloatArray:
 def t_interval(values: Sequence[float] | FloatArray, alpha: float = 0.05) -> tuple[float, float]:
     """Return the t(n-1) interval of the mean of `values` [n] at level 1 - alpha.
 
-    It is (NaN, NaN) for a single value, and for equal ones, which do not show how far others would lie.
+    The interval is (NaN, NaN) for a single value, and if all values are equal: they do not show how far other values
+    could lie.
     """
     sample = finite_scores("values", values)
     if np.ptp(sample) <= RELATIVE_TOLERANCE * np.abs(sample).max():
@@ -102,17 +101,17 @@ def t_band(values: FloatArray, alpha: float = 0.05) -> tuple[FloatArray, FloatAr
 
 
 def cluster_values(scores: Sequence[float] | FloatArray, clusters: Sequence[Hashable]) -> FloatArray:
-    """Return a value for each cluster [C], in the order of first appearance.
+    """Return one value per cluster [C], in the order of first appearance.
 
-    scores [n], clusters [n]: the cluster of each score. The values' mean is the mean of all scores, and their standard
-    deviation over sqrt(C) is the clustered standard error. Any analysis of one value per replicate therefore becomes an
-    analysis of clusters.
+    scores [n], clusters [n]: the cluster of each score.
+    The mean of the values is the mean of all scores, and their standard deviation divided by sqrt(C) is the clustered
+    standard error. So any analysis of one value per replicate becomes an analysis of clusters.
 
-    If all clusters have the same size, a value is its cluster's mean. Otherwise it is the mean of all scores plus the
-    cluster's contribution to it. If two arms have the same clusters, the difference of their values is the value of the
-    differences.
+    If all clusters have the same size, a cluster's value is its mean. Otherwise it is the mean of all scores plus the
+    cluster's contribution to it. If two arms have the same clusters, subtracting their values gives the values of the
+    score differences.
 
-    Raises ValueError for scores that are empty or not finite, and for another number of clusters than of scores.
+    Raises ValueError for scores that are empty or not finite, or if there are not as many clusters as scores.
     """
     values = finite_scores("scores", scores)
     if len(clusters) != len(values):
@@ -129,7 +128,7 @@ def cluster_values(scores: Sequence[float] | FloatArray, clusters: Sequence[Hash
 def clustered_error(scores: Sequence[float] | FloatArray, clusters: Sequence[Hashable]) -> float:
     """Return the clustered standard error of the mean of the scores; NaN for a single cluster.
 
-    Raises as `cluster_values`.
+    Raises ValueError, like `cluster_values`.
     """
     values = cluster_values(scores, clusters)
     return math.nan if len(values) < 2 else float(values.std(ddof=1)) / math.sqrt(len(values))

@@ -17,7 +17,7 @@ QUADRATURE_POINTS = 1000
 
 @dataclass(frozen=True)
 class Power:
-    """A paired design: `n` pairs find a true difference of `effect` with probability `power`."""
+    """A paired design: `n` pairs detect a true difference of `effect` with probability `power`."""
 
     n: int
     effect: float
@@ -32,11 +32,13 @@ def power(
     alpha: float = 0.05,
     target: float = TARGET_POWER,
 ) -> Power:
-    """Compute the power of the paired t test, or solve for the number that is left out (Colas et al. 1806.08295).
+    """Compute the power of the paired t test, or solve for the argument that is left out (Colas et al. 1806.08295).
 
-    sd: the standard deviation of the paired differences, in the unit of `effect`; `difference_sd` computes it from that
-    of single runs. With `effect`: the number of seeds that reaches the target power. With `n`: the effect that so many
-    seeds detect. With both: the power that they reach.
+    sd: the standard deviation of the paired differences, in the unit of `effect`. `difference_sd` computes it from that
+    of single runs.
+    With `effect` alone: the number of seeds that reaches the target power.
+    With `n` alone: the effect that this many seeds detect.
+    With both: the power that the design reaches.
 
     Raises ValueError if neither is passed or a number is out of range.
     """
@@ -61,7 +63,7 @@ def power(
 def difference_sd(run_sd: float, correlation: float) -> float:
     """Return the standard deviation of a paired difference, from that of single runs and the arms' correlation.
 
-    correlation: over seeds. Raises ValueError for numbers out of range.
+    correlation: of the two arms' scores over seeds. Raises ValueError for numbers out of range.
     """
     if not (run_sd >= 0 and -1 <= correlation <= 1):
         raise ValueError(f"run_sd {run_sd} must be >= 0 and correlation {correlation} lie in [-1, 1]")
@@ -71,8 +73,8 @@ def difference_sd(run_sd: float, correlation: float) -> float:
 def sd_upper_bound(sd: float, n: int, confidence: float = 0.8) -> float:
     """Return the one-sided upper bound of the true standard deviation behind an estimate `sd` from `n` normal values.
 
-    A pilot's sd is too low more often than too high, and a design that relies on it fails as often. Plan with this
-    bound instead (Browne 1995, Statistics in Medicine 14:1933). Raises ValueError for fewer than two values.
+    A pilot's sd is too low more often than too high, and then a design that relies on it is underpowered. Plan with
+    this bound instead (Browne 1995, Statistics in Medicine 14:1933). Raises ValueError for fewer than two values.
     """
     from scipy.special import chdtri
 
@@ -84,7 +86,7 @@ def sd_upper_bound(sd: float, n: int, confidence: float = 0.8) -> float:
 
 @cache
 def detectable_standard_errors(df: float, alpha: float, target: float = TARGET_POWER) -> float:
-    """Return the true mean, in standard errors, that a two-sided t test finds with power `target`.
+    """Return the true mean, in standard errors, that a two-sided t test detects with power `target`.
 
     df: the degrees of freedom of the test.
     """
@@ -102,7 +104,8 @@ def t_test_power(shift: float, df: float, alpha: float) -> float:
     from scipy.special import nctdtr, stdtrit  # scipy.stats takes a second to import
 
     critical = float(stdtrit(df, 1 - alpha / 2))
-    # The lower tail by symmetry. Far out nctdtr gives NaN, where the probability is 0 or 1 to eight places.
+    # The lower tail follows by symmetry. In the far tails nctdtr returns NaN; there the probability is 0 or 1 to eight
+    # digits.
     not_above, not_below = map(float, nctdtr(df, (shift, -shift), critical))
     return (1 - (0 if math.isnan(not_above) else not_above)) + (1 - (1 if math.isnan(not_below) else not_below))
 
@@ -110,21 +113,21 @@ def t_test_power(shift: float, df: float, alpha: float) -> float:
 def equivalence_power(margin: float, df: float, alpha: float) -> float:
     """Return the probability that the t interval lies within [-margin, margin] if the true mean is zero.
 
-    The interval has level 1 - alpha. margin: in standard errors. The integral over the chi-square distribution of the
-    estimated variance is numerical.
+    The interval has level 1 - alpha. margin: in standard errors. The power is integrated numerically over the
+    chi-square distribution of the estimated variance.
     """
     from scipy.special import chdtri, ndtr, stdtrit
 
-    # Midpoints of equally probable slices of the chi-square distribution.
+    # Midpoints of equally likely slices of the chi-square distribution.
     tails = (np.arange(QUADRATURE_POINTS) + 0.5) / QUADRATURE_POINTS
     half_widths = stdtrit(df, 1 - alpha / 2) * np.sqrt(chdtri(df, tails) / df)
     return float(np.maximum(2 * ndtr(margin - half_widths) - 1, 0).mean())
 
 
 def fewest(settles: Callable[[int], bool], most: int, start: int = 1) -> int | None:
-    """Return the smallest number from `start` to `most` that settles a question; None if `most` does not.
+    """Return the smallest number from `start` to `most` that settles a question; None if `most` does not settle it.
 
-    It assumes that all larger numbers settle it too.
+    Assumes that every larger number settles it too.
     """
     if not settles(most):
         return None
@@ -145,7 +148,8 @@ def _paired_t_power(effect_sds: float, n: int, alpha: float) -> float:
 def _pairs_needed(effect_sds: float, alpha: float, target: float) -> int:
     from scipy.special import ndtri
 
-    # So many would do if the variance were known. The t test needs a few more: the search starts below the answer.
+    # This many pairs would suffice if the variance were known. The t test needs a few more, so the search starts below
+    # the answer.
     n = max(MIN_PAIRS, math.floor(float(ndtri(1 - alpha / 2) + ndtri(target)) ** 2 / effect_sds**2))
     while _paired_t_power(effect_sds, n, alpha) < target:
         n += 1

@@ -1,12 +1,13 @@
-"""Sources of noise in a paired difference: training seeds, problems, both together, evaluation samples.
+"""Sources of noise in a paired difference: training seeds, problems, their interaction, evaluation samples.
 
 The model is a two-way layout of random effects. The difference of two arms at seed s on problem p is
 
     d[s, p] = mean + seed[s] + problem[p] + seed_x_problem[s, p] + sampling[s, p]
 
-where `sampling` is the mean noise of the samples in that cell; repeated samples show it, a single one does not. Mean
-squares have the expectations of the balanced layout (Searle, Casella & McCulloch 1992, "Variance Components", chapter
-4). The components are therefore differences of mean squares, clipped at zero if chance makes them negative.
+where `sampling` is the mean noise of the samples in that cell. It can be estimated from repeated samples, but not from
+a single one. Mean squares have the expectations of the balanced layout (Searle, Casella & McCulloch 1992, "Variance
+Components", chapter 4). The components are therefore differences of mean squares, clipped at zero if chance makes them
+negative.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Table = Sequence[Sequence[float]] | FloatArray
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and its interval; NaN if the layout does not determine it."""
+    """A number and its interval; NaN if the data cannot determine it."""
 
     value: float
     low: float
@@ -41,16 +42,17 @@ class ErrorPart:
     sd: Interval
     """In the unit of the scores."""
     share: Interval
-    """Its share of the whole variance, in [0, 1]."""
+    """Its share of the total variance, in [0, 1]."""
 
 
 @dataclass(frozen=True)
 class VarianceComponents:
-    """The variance of d[s, p] in its four parts, in the squared unit of the scores, with intervals at 1 - `alpha`.
+    """The variance of d[s, p], split into four parts, in the squared unit of the scores, with intervals at 1 - `alpha`.
 
-    With one sample a cell, sampling and seeds_x_problems cannot be separated: `sampling` is NaN and `seeds_x_problems`
-    holds both. If nothing is trained, seeds vary only the sampling: `seeds` and `seeds_x_problems` are NaN. With a
-    single sample of a problem, `sampling` is NaN too and `problems` holds both.
+    With one sample per cell, sampling and seeds_x_problems cannot be separated: `sampling` is NaN, and
+    `seeds_x_problems` contains both. If nothing is trained, seeds vary only the sampling: `seeds` and
+    `seeds_x_problems` are NaN. With a single sample per problem, `sampling` is NaN as well, and `problems` contains
+    both.
     """
 
     n_seeds: int
@@ -60,14 +62,14 @@ class VarianceComponents:
     seeds: Interval
     """The variance of the seeds' main effects."""
     seeds_x_problems: Interval
-    """The variance of a seed's effect on one problem only."""
+    """The variance of the interaction: a seed's effect on individual problems."""
     sampling: Interval
-    """The variance of the mean of the `n_samples` samples that a cell has of each arm."""
+    """The variance of the mean over the `n_samples` samples in a cell."""
     problems: Interval
     """The variance of the problems' main effects."""
     draws: FloatArray = field(repr=False, compare=False)
-    """[4, n_draws]: the generalised pivots behind the intervals, in the order of PARTS. The interval of any function
-    of the components comes from the function's values at the draws.
+    """[4, n_draws]: the generalised pivots behind the intervals, in the order of PARTS. To get an interval for a
+    function of the components, evaluate it at the draws.
     """
 
     @property
@@ -84,8 +86,8 @@ class VarianceComponents:
     ) -> Interval:
         """Return the standard error of the mean difference of a design of this size; by default the measured design.
 
-        new_problems: the mean is over all problems of the kind, instead of these. Raises ValueError for a size below 1,
-        and for another number of samples if sampling is not known.
+        new_problems: True for the mean over all problems of this kind, False for the mean over these problems.
+        Raises ValueError for a size below 1, or for another number of samples if the sampling variance is unknown.
         """
         weights = self._weights(n_seeds, n_problems, n_samples, new_problems)
         values, draws = self._values()
@@ -94,7 +96,8 @@ class VarianceComponents:
     def parts_of_mean(self, *, new_problems: bool = True) -> dict[str, ErrorPart]:
         """Return the contribution of each of PARTS to the variance of the mean difference of this design.
 
-        It leaves out `problems` unless new_problems, and the parts that are NaN. Shares are NaN without any variance.
+        `problems` is left out unless new_problems is true, and so are parts that are NaN. Shares are NaN if the total
+        variance is zero.
         """
         weights = self._weights(None, None, None, new_problems)
         values, draws = (weights * self._values()[0], weights[:, None] * self._values()[1])
@@ -112,7 +115,7 @@ class VarianceComponents:
     def _values(self) -> tuple[FloatArray, FloatArray]:
         """Return the four components and their draws.
 
-        A component that is NaN becomes 0, since another holds it or it does not exist.
+        NaN becomes 0: such a component does not exist, or another one contains it.
         """
         values = np.array([getattr(self, name).value for name in PARTS])
         return np.nan_to_num(values), np.nan_to_num(self.draws)
@@ -143,12 +146,12 @@ def components(
 ) -> VarianceComponents:
     """Split the variance of `differences` [n_seeds, n_problems], each the mean over `n_samples` paired samples.
 
-    sampling_variance [n_seeds, n_problems]: the unbiased estimate of each cell's sampling variance, that of its paired
-    sample differences over n_samples; None with one sample.
+    sampling_variance [n_seeds, n_problems]: the unbiased estimate of each cell's sampling variance, i.e. the variance
+    of its paired sample differences divided by n_samples; None for one sample.
 
     Intervals are generalised confidence intervals (Weerahandi 1993, J. Am. Stat. Assoc. 88:899): each mean square is
-    divided by draws of its chi-square distribution, with a fixed seed. They assume normal effects. Few seeds leave them
-    wide, as they should.
+    divided by draws from its chi-square distribution, with a fixed seed. They assume normal effects. With few seeds
+    they are wide, as they should be.
 
     Raises ValueError for other shapes, entries that are not finite, or fewer than three seeds or two problems.
     """
@@ -162,7 +165,7 @@ def components(
         )
     squares, dfs = _mean_squares(table)
     rng = np.random.default_rng(0)
-    # One column for the estimate, the others for the draws.
+    # The first entry is the estimate; the others are the draws.
     seeds, problems, rest = (
         np.concatenate([[square], square * df / rng.chisquare(df, DRAWS)])
         for square, df in zip(squares, dfs, strict=True)
@@ -183,9 +186,9 @@ def components(
 def components_of_problems(drawn: FloatArray, alpha: float = 0.05) -> VarianceComponents:
     """Split the variance of differences over problems into problems and sampling, if nothing is trained.
 
-    Seeds are then further samples. drawn [n_seeds, n_problems, n_samples]: paired differences of single samples.
-    Intervals as those of `components`. Raises ValueError for other shapes, entries that are not finite, or fewer than
-    two problems.
+    drawn [n_seeds, n_problems, n_samples]: paired differences of individual samples. Seeds count as further samples.
+    The intervals are computed as in `components`. Raises ValueError for other shapes, entries that are not finite, or
+    fewer than two problems.
     """
     require_level(alpha)
     if drawn.ndim != 3 or drawn.size == 0:
@@ -202,7 +205,8 @@ def components_of_problems(drawn: FloatArray, alpha: float = 0.05) -> VarianceCo
     sampling = _sampling(noise, (1, n_problems), n_drawn, rng)
     problems = np.maximum(means - np.nan_to_num(sampling), 0)
     absent = np.full(1 + DRAWS, math.nan)
-    # `sampling` is that of a mean over the samples of all seeds. A cell has one seed's, and n_seeds times the variance.
+    # `sampling` is the variance of a mean over the samples of all seeds. A cell has the samples of one seed, so its
+    # variance is n_seeds times as large.
     parts = dict(zip(PARTS, (absent, absent, sampling * n_seeds, problems), strict=True))
     found = {name: _interval(float(part[0]), part[1:], alpha) for name, part in parts.items()}
     draws = np.array([part[1:] for part in parts.values()])
@@ -213,8 +217,8 @@ def components_of_problems(drawn: FloatArray, alpha: float = 0.05) -> VarianceCo
 class CrossedEstimate:
     """A mean difference over new seeds and new problems, with its interval at level 1 - `alpha`.
 
-    The error and the interval are NaN with fewer than three seeds or two problems. They are NaN too if all differences
-    are equal, because their spread is then unknown.
+    The error and the interval are NaN for fewer than three seeds or two problems. They are also NaN if all differences
+    are equal, because the spread is then unknown.
     """
 
     n_seeds: int
@@ -231,10 +235,10 @@ class CrossedEstimate:
 def over_seeds_and_problems(differences: Table, alpha: float = 0.05) -> CrossedEstimate:
     """Estimate the mean of `differences` [n_seeds, n_problems] over new training seeds and new problems of this kind.
 
-    Its variance is (MS_seeds + MS_problems - MS_rest) / (n_seeds n_problems). It is never less than that of the rest
-    alone, MS_rest / (n_seeds n_problems). The interval is Student's t with Satterthwaite's degrees of freedom
-    (Satterthwaite 1946, Biometrics 2:110), which are those of the rest where that bound applies. Replicate samples need
-    no term of their own: their noise is in every mean square alike.
+    Its variance is (MS_seeds + MS_problems - MS_rest) / (n_seeds n_problems), but at least MS_rest / (n_seeds
+    n_problems). The interval is Student's t with Satterthwaite's degrees of freedom (Satterthwaite 1946, Biometrics
+    2:110); where the lower bound applies, they are the degrees of freedom of the rest. Replicate samples need no term
+    of their own, because every mean square contains their noise.
 
     Raises ValueError for another shape or entries that are not finite.
     """
@@ -248,7 +252,7 @@ def over_seeds_and_problems(differences: Table, alpha: float = 0.05) -> CrossedE
         return CrossedEstimate(n_seeds, n_problems, alpha, mean, *[math.nan] * 4)
     (seeds, problems, rest), dfs = _mean_squares(table)
     total = seeds + problems - rest
-    # A difference of mean squares may come out too small by chance, or even negative.
+    # By chance, a difference of mean squares may come out too small, or even negative.
     if total > rest:
         df = total**2 / sum(square**2 / df for square, df in zip((seeds, problems, rest), dfs, strict=True))
     else:
@@ -259,7 +263,7 @@ def over_seeds_and_problems(differences: Table, alpha: float = 0.05) -> CrossedE
 
 
 def _mean_squares(table: FloatArray) -> tuple[tuple[float, float, float], tuple[int, int, int]]:
-    """Return the mean squares of seeds, problems and the rest, and their degrees of freedom."""
+    """Return the mean squares of seeds, problems and the residual, and their degrees of freedom."""
     n_seeds, n_problems = table.shape
     by_seed, by_problem, mean = table.mean(axis=1), table.mean(axis=0), table.mean()
     rest = table - by_seed[:, None] - by_problem + mean
@@ -274,13 +278,13 @@ def _mean_squares(table: FloatArray) -> tuple[tuple[float, float, float], tuple[
 
 
 def _sampling(given: Table | None, shape: tuple[int, ...], n_samples: int, rng: np.random.Generator) -> FloatArray:
-    """Return the mean sampling variance of a cell, then draws of it [1 + DRAWS]; NaN if it is not known."""
+    """Return the mean sampling variance of a cell, followed by draws of it [1 + DRAWS]; NaN if it is unknown."""
     if given is None or n_samples < 2:
         return np.full(1 + DRAWS, math.nan)
     variances = finite_table("sampling_variance", given, "[n_seeds, n_problems]")
     if variances.shape != shape:
         raise ValueError(f"sampling_variance has shape {variances.shape} and differences {shape}: give one for each")
-    # The mean over many cells is nearly normal, unlike the mean squares.
+    # A mean over many cells is nearly normal, unlike the mean squares.
     mean, error = float(variances.mean()), float(variances.std(ddof=1)) / math.sqrt(variances.size)
     return np.concatenate([[mean], np.maximum(mean + error * rng.standard_normal(DRAWS), 0)])
 

@@ -1,16 +1,16 @@
-"""The program that runs one program which a model wrote, contained.
+"""The program that runs one model-written program in a sandbox.
 
 It is started by its path, so that it imports nothing of this project:
 
     _sandbox.py <replies> <status>      two file descriptors to write to; the request is on stdin (see sandbox.py)
 
-It enters namespaces of its own, if requested, and starts a child. The child drops its privileges, then runs the program
-and writes a line of JSON to `replies` for each call: {"value": ...} with the returned value, {} for an exception. For
-text that is not Python, it writes {"unreadable": true} instead. This process enforces the limit on wall-clock time and
-writes one line to `status`: {"timed_out": ...}, or {"refused": ...} if the child cannot be contained as requested.
+It enters its own namespaces, if requested, and starts a child. The child drops its privileges, runs the program, and
+writes a line of JSON to `replies` for each call: {"value": ...} with the returned value, or {} for an exception. For
+text that is not Python, it writes {"unreadable": true} instead. This process enforces the wall-clock limit and writes
+one line to `status`: {"timed_out": ...}, or {"refused": ...} if the child cannot be contained as requested.
 
-The expected value of a call is never in the request. Whatever the program does to this process or writes to `replies`,
-it gains nothing that it could not return.
+The request never contains the expected values. So whatever the program does to this process or writes to `replies`, it
+gains nothing that it could not have returned.
 """
 
 # No pathlib: it is slow to import.
@@ -25,12 +25,12 @@ import signal
 import sys
 import time
 
-TYPE_CHECKING = False  # the module typing is slow to import
+TYPE_CHECKING = False  # The typing module is slow to import.
 if TYPE_CHECKING:
     from typing import Any
 
 NOBODY = 65534
-"""The user that a program runs as if bench runs as root."""
+"""The user id of a program if bench runs as root."""
 
 # Constants of sched.h, sys/mount.h and sys/prctl.h.
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS, _NEW_NETWORK = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
@@ -71,10 +71,10 @@ def main() -> None:
 
 
 def enter_namespaces() -> None:
-    """Leave the network, the mounts, the processes and the shared memory of all other processes.
+    """Detach from the network, mounts, processes and shared memory of all other processes.
 
-    The next child is the first process of its namespace: if it dies, all others in it die too. Raises OSError if the
-    system refuses.
+    The next child becomes the first process of its namespace: if it dies, all others in the namespace die too. Raises
+    OSError if the system refuses.
     """
     if sys.platform != "linux":
         raise OSError("only Linux has namespaces")
@@ -84,24 +84,24 @@ def enter_namespaces() -> None:
         _call("unshare", ordinary)
         return
     _call("unshare", ordinary | _NEW_USER)
-    # Only root may create the other namespaces without a user namespace. In a new one, ids must be mapped, and the
-    # kernel accepts an unprivileged group map only after setgroups is denied.
+    # Only root may create the other namespaces without a user namespace. In a new user namespace, ids must be mapped,
+    # and the kernel accepts an unprivileged group map only after setgroups is denied.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
 
 
 def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int) -> None:
-    """Drop every privilege and every file but one pipe. Raises OSError if that is not possible."""
-    os.setsid()  # a signal to its process group reaches nobody else
+    """Drop every privilege and every file except one pipe. Raises OSError if that is not possible."""
+    os.setsid()  # A signal to its process group reaches nobody else.
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
-        # The program keeps `replies` alone of the descriptors that it inherits.
+        # Of the inherited descriptors, the program keeps only `replies`.
         os.dup2(null, standard)
     os.close(null)
     if namespaces:
         enter_own_root(folder, limits["disk_bytes"])
-    # Both the soft and the hard limit are set, so the program cannot raise them again.
+    # Set both the soft and the hard limit, so that the program cannot raise them again.
     for what, limit in (
         (resource.RLIMIT_CPU, limits["cpu_s"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
@@ -110,13 +110,13 @@ def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int)
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (limit, limit))
-    if os.geteuid() == 0:  # the limit on processes does not bind root
-        # The order matters: after setresuid, the process may no longer change its groups.
+    if os.geteuid() == 0:  # The limit on processes does not apply to root.
+        # The order matters: after setresuid, the process can no longer change its groups.
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    os.listdir(os.path.dirname(os.__file__))  # raises if this user cannot read Python's library and so import nothing
-    if sys.platform == "linux":  # macOS refuses to set this limit
+    os.listdir(os.path.dirname(os.__file__))  # Raises if this user cannot read Python's library.
+    if sys.platform == "linux":  # macOS refuses to set this limit.
         resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], limits["memory_bytes"]))
         _call("capset", _words(_CAPABILITIES_V3, 0), _words(*[0] * 6))
         _prctl(_NO_NEW_PRIVILEGES, 1)
@@ -125,11 +125,11 @@ def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int)
 
 
 def enter_own_root(root: str, disk_bytes: int) -> None:
-    """Restrict the disk to what Python needs, read-only and without packages, and to an empty folder in memory.
+    """Restrict the disk to Python's own files, read-only and without packages, and to an empty folder in memory.
 
-    The folder becomes the current one and ends with the process. disk_bytes: its size.
+    The folder becomes the current one and disappears with the process. disk_bytes: its size.
     """
-    # Otherwise the mounts below would propagate to the namespace of everybody else.
+    # Without this, the mounts below would propagate to the namespace of all other processes.
     _mount("none", "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={disk_bytes},nr_inodes=4096,mode=755")
     libraries = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -144,7 +144,7 @@ def enter_own_root(root: str, disk_bytes: int) -> None:
     os.mkdir(f"{root}/own")
     os.chmod(f"{root}/own", 0o777)
     os.chdir(root)
-    _call("pivot_root", b".", b".")  # the old root now lies over the new one
+    _call("pivot_root", b".", b".")  # The old root is now mounted over the new one.
     _call("umount2", b".", _DETACH)
     os.chdir("/own")
 
@@ -157,7 +157,7 @@ def answer(request: dict[str, Any], replies: int) -> None:
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
             print('{"unreadable": true}', file=file, flush=True)
             return
-        # A block under `if __name__ == "__main__"` does not run.
+        # A block under `if __name__ == "__main__"` is not run.
         names: dict[str, Any] = {"__name__": "solution"}
         try:
             exec(code, names)
@@ -173,7 +173,7 @@ def answer(request: dict[str, Any], replies: int) -> None:
 
 
 def ends_within(child: int, wall_s: float) -> bool:
-    """Return whether the child ended by itself; otherwise kill it, and with it all of its namespace if it has one."""
+    """Return whether the child ended by itself within the limit. Otherwise kill it, and its namespace with it."""
     started_s = time.monotonic()
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         elapsed_s = time.monotonic() - started_s
@@ -181,7 +181,7 @@ def ends_within(child: int, wall_s: float) -> bool:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return False
-        # Most programs end at once, so the first looks are frequent and later ones rare.
+        # Most programs end at once, so poll often at first and rarely later.
         time.sleep(min(0.01, 0.0005 + elapsed_s / 8))
     return True
 
@@ -199,9 +199,9 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
 
 
 def _make_read_only(path: str) -> None:
-    """Make a mount read-only, with all mounts below it.
+    """Make a mount read-only, including all mounts below it.
 
-    The mount system call could do so only one by one.
+    The mount system call could do that only for one mount at a time.
     """
     attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NO_SUID | _NO_DEVICES, 0, 0, 0)
     place = (_HERE, path.encode(), _WITH_SUBMOUNTS)
@@ -214,7 +214,7 @@ def _prctl(option: int, value: int) -> None:
 
 def _call(name: str, *arguments: Any) -> None:
     """Call a function of the C library. Raises OSError if it fails."""
-    # ctypes would pass a plain int as 32 bits, and a variadic system call reads whole registers.
+    # ctypes would pass a plain int as 32 bits, but a variadic system call reads full registers.
     whole = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*whole) != 0:
         raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")

@@ -1,8 +1,7 @@
-"""The grader `unit_tests`: a completion is a program, which is right if its function returns what each test expects.
+"""The grader `unit_tests`: a completion is a program, which is correct if its function returns what each test expects.
 
-The reference answer of such a problem is its tests, as one line of JSON. A program is run by the `sandbox`, and only if
-somebody allows it (`lent`): whoever asks for grades lends a `Tester`, which also remembers outcomes
-(`harness.shelves.code.services`).
+The reference answer of such a problem is its tests, as one line of JSON. Programs run in the `sandbox`, and only if the
+caller allows it by lending a `Tester` (`lent`), which also remembers outcomes (`harness.shelves.code.services`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from harness.settings import Settings
 
 NAME = "unit_tests"
 MOST_CHARACTERS = 100_000
-"""A longer text does not count as a program."""
+"""A longer text is not treated as a program."""
 _FENCE = re.compile(r"^[ \t]*```[^`\n]*(?:\n|\Z)", re.MULTILINE)
 
 
@@ -44,7 +43,7 @@ class FunctionTests(Settings):
 
 
 def reference_of(entry_point: object, tests: object) -> str:
-    """Return the reference answer with these tests. Raises EvalError if they are not valid tests."""
+    """Return the reference answer that contains these tests. Raises EvalError if they are invalid."""
     try:
         function = FunctionTests.model_validate({"entry_point": entry_point, "tests": tests})
     except ValidationError as error:
@@ -78,7 +77,7 @@ def extract_code(text: str) -> str | None:
     That is all of a completion whose prompt has opened the block.
     """
     outside, *parts = _FENCE.split(text)
-    # Text inside and outside of fences alternates, so blocks have even indices. A last block that was never closed does
+    # Text inside and outside fences alternates, so blocks have even indices. A last block that was never closed does
     # not count.
     code = parts[(len(parts) - 2) // 2 * 2] if len(parts) > 1 else outside
     return code if code.strip() else None
@@ -95,7 +94,7 @@ class Trial(NamedTuple):
 
 
 class UnitTestResult(NamedTuple):
-    """The outcome of a trial."""
+    """The result of running a trial."""
 
     reason: Reason
     """As in `Verdict`."""
@@ -111,18 +110,18 @@ class Tester(Protocol):
 
 
 def outcome_of(asked: Trial) -> UnitTestResult:
-    """Run the program. It passes if each call returns the expected value within the limits on the whole.
+    """Run a program. It passes if each call returns the expected value and the limits are kept overall.
 
-    A program that uses up its time or memory fails the remaining tests. Only a program that waits until the wall-clock
-    limit gets no verdict (`timeout`): a machine that stands still looks the same. Raises EvalError if programs cannot
-    be contained.
+    A program that exhausts its time or memory fails the remaining tests. Only a program that idles until the wall-clock
+    limit gets no verdict (`timeout`), because a stalled machine looks the same. Raises EvalError if programs cannot be
+    contained.
     """
     if len(asked.code) > MOST_CHARACTERS:
         return UnitTestResult("unparsed", 0)
     function = FunctionTests.model_validate_json(asked.reference)
     calls = [test.args for test in function.tests]
     ran = run_program(Program(asked.code, function.entry_point, calls))
-    # A program can write replies of its own, but at most as many as there are calls are read.
+    # A program may write extra replies of its own, but no more replies are read than there are calls.
     passed = sum(_returns(reply, test.returns) for reply, test in zip(ran.replies, function.tests, strict=False))
     reason: Reason
     match ran.end:
@@ -140,17 +139,17 @@ def outcome_of(asked: Trial) -> UnitTestResult:
 def _returns(reply: bytes, expected: object) -> bool:
     try:
         said = json.loads(reply)
-    except (ValueError, RecursionError):  # _sandbox.py writes valid JSON, so the program wrote this itself
+    except (ValueError, RecursionError):  # _sandbox.py writes valid JSON, so the program wrote this itself.
         return False
     return isinstance(said, dict) and "value" in said and same_value(said["value"], expected)
 
 
 def same_value(value: object, expected: object) -> bool:
-    """Compare JSON values as Python does, but True is not 1, and floats may differ by rounding.
+    """Compare JSON values like Python's ==, except that True is not 1 and floats may differ by rounding.
 
-    The tolerance is 1e-9 of the larger float, and at least 1e-12.
+    The tolerance is 1e-9 relative to the larger float, and at least 1e-12.
     """
-    # bool is a subclass of int in Python, so True == 1 would count as equal.
+    # bool is a subclass of int in Python, so == would treat True and 1 as equal.
     if isinstance(value, bool) or isinstance(expected, bool):
         return value is expected
     if isinstance(value, float) and isinstance(expected, float):
@@ -164,17 +163,17 @@ def same_value(value: object, expected: object) -> bool:
 
 @dataclass(frozen=True)
 class RunsTests(Grader):
-    """The grader of programs. The score of a verdict is the share of tests that pass; None without a verdict."""
+    """The grader of programs. A verdict's score is the share of tests that pass, or None if there is no verdict."""
 
     reads_whole: ClassVar[bool] = True
     runs_code: ClassVar[bool] = True
 
     def account(self) -> dict[str, Any]:
-        """Return the isolation that programs get here. Raises EvalError if programs cannot be contained."""
+        """Return the isolation of programs on this machine. Raises EvalError if programs cannot be contained."""
         return {"code": isolation().account}
 
     def reference_in(self, row: Mapping[str, Any]) -> str:
-        """Return the columns `entry_point` and `tests` as an answer."""
+        """Return a row's columns `entry_point` and `tests` as an answer."""
         return reference_of(row.get("entry_point"), row.get("tests"))
 
     @property
@@ -183,7 +182,7 @@ class RunsTests(Grader):
 
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
         """Return a verdict for each submission. Raises EvalError if no tester was lent."""
-        # A completion without a program gets its verdict without running anything.
+        # A completion that contains no program gets its verdict without running anything.
         found = [(one, one.extracted) for one in submissions]
         asked = [Trial(code, one.answer) for one, code in found if code is not None]
         outcomes = iter(_tester().outcomes(asked) if asked else ())
@@ -214,7 +213,7 @@ _lent: list[Tester] = []
 
 @contextmanager
 def lent(tester: Tester) -> Iterator[None]:
-    """Allow programs to be run by this tester, in all threads of the process, until the block ends."""
+    """Let programs be run by this tester, in all threads of the process, until the block ends."""
     _lent.append(tester)
     try:
         yield

@@ -1,11 +1,11 @@
-"""Running a program that a model wrote, contained as well as the machine allows, and reporting the containment.
+"""Runs a model-written program, isolated as well as the machine allows, and reports the isolation.
 
-Each program runs in a process of its own (see _sandbox.py), with limits on processor time, wall-clock, memory, open
-files and the size of files. It cannot start processes or threads, has no stdin, and its output is discarded. If Linux
-permits namespaces, it has no network, and sees only Python's own files and an empty folder in memory. Otherwise it
-reads and writes what its user may. `isolation` measures which of the two applies.
+Each program runs in its own process (see _sandbox.py), with limits on CPU time, wall-clock time, memory, open files and
+file size. It cannot start processes or threads, has no stdin, and its output is discarded. If Linux permits namespaces,
+it has no network and sees only Python's own files and an empty folder in memory. Otherwise it can read and write
+whatever its user can. `isolation` measures which of the two applies.
 
-It does not stop a program that breaks out through a fault of the kernel.
+The sandbox does not stop a program that escapes through a kernel bug.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
 _BESIDES_S = 30.0
 
 AT_ONCE = min(8, os.cpu_count() or 1)
-"""The number of programs that one process of bench runs at a time."""
+"""The number of programs that one process of bench runs at the same time."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ class Limits:
     """The limits on a program."""
 
     cpu_s: int = 2
-    """A program is killed after this much processor time, whatever the load of the machine."""
+    """A program is killed after this much CPU time, whatever the machine's load."""
     wall_s: float = 30.0
-    """A limit that only a program that waits, or a machine that stands still, reaches."""
+    """A limit that is reached only by a program that idles, or on a machine that stalls."""
     memory_bytes: int = 512 << 20
     file_bytes: int = 8 << 20
     disk_bytes: int = 16 << 20
-    """The size of its folder, in namespaces."""
+    """The size of the program's folder, if it has namespaces."""
     open_files: int = 64
     reply_bytes: int = 1 << 20
-    """The size of all returned values together."""
+    """The total size of all returned values."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A text in Python, the function in it to call, and the arguments of each call."""
+    """Python source, the function in it to call, and the arguments of each call."""
 
     code: str
     entry_point: str
@@ -64,28 +64,28 @@ class Program:
 
 
 class Ran(NamedTuple):
-    """The result of a program."""
+    """The outcome of running a program."""
 
     replies: list[bytes]
     """One for each call, in order, as JSON: {"value": ...}, or {} for an exception.
 
-    Fewer if the program ended early.
+    There are fewer replies than calls if the program ended early.
     """
     end: Literal["ended", "unreadable", "timeout", "lost"]
-    """`unreadable`: the text is not Python. `timeout`: it waited beyond `wall_s`. `lost`: unknown, because the
-    process that watches over it was killed.
+    """`unreadable`: the text is not Python. `timeout`: the program idled beyond `wall_s`. `lost`: unknown, because the
+    process that watches the program was killed.
     """
 
 
 class _RefusedError(Exception):
-    """Programs cannot be contained in this way here."""
+    """Programs cannot be contained in this way on this machine."""
 
 
 def run_program(program: Program, limits: Limits | None = None, namespaces: bool | None = None) -> Ran:
-    """Run the program in the sandbox, and call its function. Callable from any thread.
+    """Run a program in the sandbox, and call its function. Can be called from any thread.
 
-    namespaces: the program gets its own; None: if the system permits them. Raises EvalError if programs cannot be
-    contained.
+    namespaces: whether the program gets its own namespaces; None if the system permits it.
+    Raises EvalError if programs cannot be contained.
     """
     try:
         return _run(program, limits or Limits(), isolation().namespaces if namespaces is None else namespaces)
@@ -101,17 +101,17 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Isolation:
-    """The measured abilities of a program here."""
+    """What a program can do on this machine, as measured."""
 
     namespaces: bool
     user: int
-    """The user that it runs as."""
+    """The id of the user that it runs as."""
     network: bool
-    """True if it can reach a network."""
+    """True if the program can reach a network."""
     files: bool
-    """True if it can list the folder of bench."""
+    """True if the program can list bench's folder."""
     processes: bool
-    """True if it can start processes."""
+    """True if the program can start processes."""
 
     @property
     def account(self) -> dict[str, str]:
@@ -150,7 +150,7 @@ def probe(folder):
 
 @lru_cache(maxsize=1)
 def isolation() -> Isolation:
-    """Measure the containment once per process, by a program that tries.
+    """Measure the isolation with a program that tries to break it. Cached per process.
 
     Raises EvalError if programs cannot be contained.
     """
@@ -168,11 +168,11 @@ def isolation() -> Isolation:
 
 
 def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:
-    """Run a program in this way. Raises _RefusedError if it cannot be contained."""
+    """Run a program with or without namespaces. Raises _RefusedError if it cannot be contained."""
     request = asdict(program) | {"limits": asdict(limits), "namespaces": namespaces}
     with _folder() as folder, _pipe() as replies, _pipe() as status:
         process = subprocess.Popen(
-            # No packages, no user's packages, no folder of the script on the path, and no compiled files.
+            # No packages, no user's packages, no script folder on the path, and no compiled files.
             [sys.executable, "-S", "-s", "-P", "-B", str(_PROGRAM), str(replies.write), str(status.write)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -183,7 +183,7 @@ def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:
             start_new_session=True,
         )
         try:
-            # The parent's write ends must close, or reading would not see the end when the child exits.
+            # The parent's write ends must be closed. Otherwise reading would not reach the end when the child exits.
             replies.close_write()
             status.close_write()
             assert process.stdin is not None
@@ -198,16 +198,16 @@ def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:
             process.wait()
     if "refused" in said:
         raise _RefusedError(said["refused"])
-    lines = written.split(b"\n")[:-1]  # after the last line end there is nothing, or a torn reply
+    lines = written.split(b"\n")[:-1]  # After the last line end comes nothing, or an incomplete reply.
     if lines[:1] == [b'{"unreadable": true}']:
         return Ran([], "unreadable")
     return Ran(lines, "lost" if "timed_out" not in said else "timeout" if said["timed_out"] else "ended")
 
 
 def _listen(replies: int, status: int, limits: Limits) -> tuple[bytes, dict[str, Any]]:
-    """Return what the program wrote, and what its watching process reports: {} if it reports nothing.
+    """Return what the program wrote, and the report of its watching process, or {} if there is no report.
 
-    The program may hold its pipe open for ever, or fill it. What it wrote by its end counts, up to `reply_bytes`.
+    The program may keep its pipe open indefinitely, or flood it. What it wrote by its end counts, up to `reply_bytes`.
     """
     written, said, end_s = b"", b"", time.monotonic() + limits.wall_s + _BESIDES_S
     with selectors.DefaultSelector() as selector:
@@ -219,10 +219,10 @@ def _listen(replies: int, status: int, limits: Limits) -> tuple[bytes, dict[str,
                 written += (chunk := os.read(replies, 1 << 16))
                 if not chunk:
                     selector.unregister(replies)
-                # A program that floods the pipe is stopped here, before it fills the memory of bench.
+                # Stop a program that floods the pipe, before it fills bench's memory.
                 if len(written) > limits.reply_bytes:
                     return written[: limits.reply_bytes], {"timed_out": False}
-            elif status in ready:  # after all that was written before
+            elif status in ready:  # Read the status after all earlier replies.
                 said += (chunk := os.read(status, 1 << 12))
                 if not chunk or said.endswith(b"\n"):
                     break
@@ -252,10 +252,10 @@ def _pipe() -> Iterator[_Pipe]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[str]:
-    """Make an empty folder, and remove it with everything in it.
+    """Create an empty folder, and remove it afterwards with all its contents.
 
-    Without namespaces a program may leave folders that nobody may enter, or deeper ones than Python's own removal can
-    follow.
+    Without namespaces, a program may leave folders that nobody may enter, or that are nested too deeply for Python's
+    own removal.
     """
     folder = tempfile.mkdtemp(prefix="bench-code-")
     try:

@@ -1,7 +1,7 @@
-"""Small Python functions, graded by unit tests: 12 problems to train on, 8 for evaluation, easy ones first.
+"""Small Python functions, graded by unit tests: 12 training problems and 8 evaluation problems, easy ones first.
 
-They were written for this project, and each comes with a solution. There are far too few of them to compare arms: they
-show the format and exercise the grader. `difficulty` is 1 for an expression, 2 for a loop, 3 for an algorithm.
+They were written for this project, each with a solution. They are far too few to compare arms: they show the format and
+exercise the grader. `difficulty` is 1 for an expression, 2 for a loop, 3 for an algorithm.
 """
 
 from __future__ import annotations

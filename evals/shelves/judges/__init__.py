@@ -1,1 +1,1 @@
-"""Judges: graders that ask a model, of one completion or of two. Each is a YAML file of the user's own."""
+"""Judges: graders that ask a model about one completion or about two. Each is a YAML file of the user's own."""

@@ -1,8 +1,8 @@
 """Judges: graders that ask a model. A judge is a YAML file of the user's own; its path replaces a grader's name.
 
 The file says which model is asked and where (at an OpenAI-compatible address, or in process), what the question is, and
-how the reply is parsed into a verdict. A judge of two completions is such a file too: its reply has two scores,
-and `harness.shelves.learned.judging` asks it in both orders.
+how the reply is parsed into a verdict. A judge of two completions is such a file too: its reply has two scores, and
+`harness.shelves.learned.judging` asks it in both orders.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _folded(words: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class ModelJudge(Grader):
-    """A judge as described by its file, whose version it has."""
+    """A judge, as described by its file. Its version is the file's."""
 
     reads_whole: ClassVar[bool] = True
     asks_model: ClassVar[bool] = True
@@ -70,10 +70,10 @@ class ModelJudge(Grader):
     file: JudgeFile = None  # type: ignore[assignment]  # dataclasses want defaults after those of Grader
 
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
-        """Return a verdict for each submission; all questions are sent together.
+        """Return a verdict for each submission. All questions are sent together.
 
-        If the judge sees only the extracted answer and there is none, it is not asked. Raises EvalError if no messenger
-        was lent, and what the messenger raises.
+        A judge that sees only the extracted answer is not asked if there is none. Raises EvalError if no messenger was
+        lent, and the messenger's errors.
         """
         shows_completion = "completion" in self.file.shown
         asked = [one for one in submissions if shows_completion or one.extracted is not None]
@@ -94,18 +94,18 @@ class ModelJudge(Grader):
         return self.file.right_from is not None
 
     def question(self, submission: Submission) -> Question:
-        """Return the question about a submission, with "" for what is missing."""
+        """Return the question about a submission, with "" for whatever is missing."""
         return self.file.question({name: str(getattr(submission, name) or "") for name in JudgeFile.holes})
 
     def read(self, reply: JudgeReply, extracted: str | None) -> Verdict:
-        """Return the verdict from the last match of `parse` after the model's thoughts; `undecided` without a match."""
+        """Return the verdict in the last match of `parse` after the model's thoughts; `undecided` if none matches."""
         found = self.file.last_match(reply)
         correct, score = (None, None) if found is None else self._meaning((found[1] or "").strip())
         reason: Reason = "undecided" if correct is None else "match" if correct else "mismatch"
         return Verdict(bool(correct), extracted, reason, reply, score)
 
     def _meaning(self, word: str) -> tuple[bool | None, float | None]:
-        """Return whether the answer is right (None for an unknown word), and its score in [0, 1] if it is a number."""
+        """Return whether the answer is correct (None for an unknown word), and the score in [0, 1] of a number."""
         if self.file.right_from is None:
             said = {True: _folded(self.file.right), False: _folded(self.file.wrong)}
             return next((is_right for is_right, words in said.items() if word.casefold() in words), None), None
@@ -113,7 +113,7 @@ class ModelJudge(Grader):
             number = float(word)
         except ValueError:
             return None, None
-        if not 0 <= number <= self.file.largest:  # false for NaN too
+        if not 0 <= number <= self.file.largest:  # False for NaN, too.
             return None, None
         return number >= self.file.right_from, number / self.file.largest
 
@@ -125,7 +125,7 @@ def read_judge(name: str) -> ModelJudge:
 
 @plugins.cached
 def _judge_in(path: str, name: str) -> ModelJudge:
-    """Read a judge once per process, so that editing the file does not change verdicts of a running cell."""
+    """Read a judge once per process, so that editing the file does not change the verdicts of running cells."""
     file = JudgeFile.read(Path(path), "judge")
     who = file.model or file.source
     where = "in process" if file.address is None else f"at {file.address}"
@@ -160,7 +160,7 @@ class PairJudgeFile(ModelFile):
 
 @dataclass(frozen=True)
 class PairJudge:
-    """A `harness.shelves.learned.judging.Judge` as described by its file."""
+    """A `harness.shelves.learned.judging.Judge`, as described by its file."""
 
     name: str
     file: PairJudgeFile
@@ -170,9 +170,10 @@ class PairJudge:
         return self.file.version
 
     def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, JudgeReply]]:
-        """Return, for each (problem, first, second), the scores of both and the reply that holds them.
+        """Return, for each (problem, first, second), the scores of both completions and the reply that contains them.
 
-        Scores are NaN if the reply has none. Raises EvalError if no messenger was lent, and what the messenger raises.
+        Scores are NaN if the reply contains none. Raises EvalError if no messenger was lent, and the messenger's
+        errors.
         """
         questions = [self.file.question(dict(zip(PairJudgeFile.holes, pair, strict=True))) for pair in pairs]
         return [(*self._read(reply), reply) for reply in messenger().ask(self, questions)]
@@ -181,7 +182,7 @@ class PairJudge:
         found = self.file.last_match(reply)
         try:
             scores = (math.nan, math.nan) if found is None else (float(found[1]), float(found[2]))
-        except (TypeError, ValueError):  # a group that matches no number, or nothing
+        except (TypeError, ValueError):  # A group matches no number, or nothing.
             return math.nan, math.nan
         return scores if all(map(math.isfinite, scores)) else (math.nan, math.nan)
 
@@ -193,7 +194,7 @@ def read_pair_judge(name: str) -> PairJudge:
 
 @plugins.cached
 def _pair_judge_in(path: str, name: str) -> PairJudge:
-    """Read a judge once per process, so that editing the file does not change verdicts of a running cell."""
+    """Read a judge once per process, so that editing the file does not change the verdicts of running cells."""
     file = PairJudgeFile.read(Path(path), "pairwise judge")
     return PairJudge(name, file)
 

@@ -1,4 +1,4 @@
-"""The content that all judges' YAML files share: where the model is, how it decodes, the question, the parsing."""
+"""What the YAML files of all judges have in common: where the model is, how it decodes, the question, the parsing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ from harness.settings import Settings
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
-"""Fields for the address of the model and the patience with it.
-
-They cannot change a verdict, so no hash covers them.
-"""
+"""Fields about where the model is and how long to wait for it. They cannot change a verdict, so no hash covers them."""
 
 
 class ModelFile(Settings):
@@ -34,7 +31,7 @@ class ModelFile(Settings):
     holes: ClassVar[tuple[str, ...]] = ()
     """The placeholders of the text."""
     groups: ClassVar[tuple[int, str]] = (1, "")
-    """The number of groups of `parse`, and what they enclose, with an example."""
+    """The number of groups in `parse`, and what they enclose, with an example."""
 
     address: str | None = Field(None, description="base URL of an OpenAI-compatible server, up to /v1")
     model: str | None = Field(None, min_length=1, description="the model's name at the address")
@@ -51,7 +48,7 @@ class ModelFile(Settings):
 
     @classmethod
     def read(cls, path: Path, noun: str) -> Self:
-        """Read the content of a file. Raises EvalError if it is missing or faulty."""
+        """Read a file of this kind. Raises EvalError if it is missing or faulty."""
         file = read_yaml(path, cls, noun, listed=False)
         if faults := list(file.faults()):
             lines = "\n".join(f"  {fault}" for fault in faults)
@@ -61,7 +58,7 @@ class ModelFile(Settings):
         return file
 
     def model_post_init(self, _: object) -> None:
-        if self.api_key_env is not None:  # the variable's name may not show that it holds a secret
+        if self.api_key_env is not None:  # The variable's name may not reveal that it holds a secret.
             register_variable(self.api_key_env)
 
     @classmethod
@@ -80,14 +77,14 @@ class ModelFile(Settings):
 
     @property
     def decoding(self) -> dict[str, Any]:
-        """The fields, other than the question, that decide a reply."""
+        """The fields that affect a reply, except the question."""
         kept = {"temperature": self.temperature, "max_completion_tokens": self.max_completion_tokens}
         return {"model": self.model or self.source, **kept}
 
     def question(self, filling: Mapping[str, str]) -> Question:
-        """Build the question with this filling.
+        """Build the question from a text for each placeholder.
 
-        All placeholders are filled in one pass, so a placeholder that a completion writes stays as it is.
+        All placeholders are filled in one pass, so a placeholder that a completion contains stays as it is.
         """
         content = self._hole().sub(lambda hole: filling[hole[1]], self.text)
         system: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -95,7 +92,7 @@ class ModelFile(Settings):
         return Question(_digest([self.decoding, messages]), messages)
 
     def last_match(self, reply: JudgeReply) -> re.Match[str] | None:
-        """Return the last match of `parse` after the model's thoughts."""
+        """Return the last match of `parse` after the model's thoughts, or None."""
         matches = [*re.finditer(self.parse, reply.text.rpartition(_THOUGHTS_END)[2])]
         return matches[-1] if matches else None
 

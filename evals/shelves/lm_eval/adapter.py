@@ -1,4 +1,4 @@
-"""Runs of lm-eval with a sampler of this project."""
+"""Runs of lm-eval that sample with one of bench's samplers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from evals.shelves.lm_eval.documents import stops_of, without_stop
 from evals.shelves.lm_eval.loading import GENERATE, installed, load_tasks, require_output_type, task_manager
 
 DEFAULT_MAX_GEN_TOKS = 256
-"""The limit for a task that sets none on the length of a completion (gsm8k, minerva_math500). It is that of
-lm-eval's hf backend, so that scores compare. It truncates reasoning, so its use is logged and recorded in the
-result.
+"""The limit on a completion's length for tasks that set none (gsm8k, minerva_math500). It equals that of lm-eval's hf
+backend, so that scores are comparable. It truncates reasoning, so its use is logged and recorded in the result.
 """
 
-# Bootstrap samples for a standard error without a closed form. The standard error of a mean has one.
+# The number of bootstrap samples for a standard error without a closed form. The standard error of a mean has one.
 _BOOTSTRAP_DRAWS = 1000
 _LENGTH_SETTINGS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _SETTINGS = frozenset({*_LENGTH_SETTINGS, "until", "do_sample", "temperature", "top_p", "top_k"})
@@ -44,20 +43,22 @@ def run_lm_eval(
 ) -> LmEvalResult:
     """Run tasks of lm-eval by `lm_eval.simple_evaluate`, with completions from a sampler.
 
-    tasks: names of tasks, groups or tags: lm-eval's, those of `OWN_TASKS`, those of `include_path`. For a group, a tag
-    or a task that is not in a file of its name, lm-eval reads its whole index. That takes 10 seconds or more.
+    tasks: names of tasks, groups or tags: lm-eval's, those of `OWN_TASKS`, or those of `include_path`. For a group, a
+    tag, or a task that is not in a file of the same name, lm-eval reads its complete index, which takes 10 seconds or
+    more.
+    max_gen_toks: the limit of every completion, overriding task files; None to use theirs, or DEFAULT_MAX_GEN_TOKS.
+    limit: how many documents to use per task, from the first, at least 1; None for all.
+    apply_chat_template: True to send prompts as messages, with few-shot examples as turns; otherwise as text.
 
-    max_gen_toks: the limit of every completion, whatever task files say; None: as they say, or DEFAULT_MAX_GEN_TOKS.
-    limit: how many documents of each task, from its first, at least 1; None for all. apply_chat_template: prompts are
-    messages, few-shot examples among them as turns; otherwise text. A sample's noise is keyed by task, document and
-    sample, so it is the same for every model.
+    A sample's noise depends only on task, document and sample number, so it is the same for every model.
 
-    Raises EvalError, before anything is sampled, if lm-eval is not installed or this is not the main thread. lm-eval's
-    mathematics tasks use signals, and mark every answer wrong in other threads.
-
-    Raises EvalError too for a task that is unknown (the message names the nearest) or cannot be loaded. The same holds
-    for a task that needs log-likelihoods or more than text, and for one that runs code which the model wrote or needs a
-    sampling setting that a sampler does not have.
+    All errors are EvalErrors, raised before anything is sampled:
+    * lm-eval is not installed.
+    * This is not the main thread: lm-eval's mathematics tasks use signals, and mark every answer wrong in other
+      threads.
+    * A task is unknown (the message names the nearest) or cannot be loaded.
+    * A task needs log-likelihoods or more than text, runs code that the model wrote, or needs a sampling setting that
+      samplers do not have.
     """
     if limit is not None and limit < 1:
         raise EvalError("evals.shelves.lm_eval.limit_too_small", limit=limit)
@@ -67,7 +68,7 @@ def run_lm_eval(
         raise EvalError("evals.shelves.lm_eval.not_in_main_thread")
     lm_eval = installed()
     drawing = _Drawing(sampler, apply_chat_template, max_gen_toks)
-    # lm-eval prints progress and notes to stdout, which is for the caller's results.
+    # lm-eval prints progress and notes to stdout, which is reserved for the caller's results.
     with contextlib.redirect_stdout(sys.stderr):
         manager = task_manager(tasks, include_path)
         loaded = list(load_tasks(tasks, manager, (GENERATE,)))
@@ -101,14 +102,14 @@ class _Drawing:
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Return the completions of lm-eval's requests [N].
 
-        K samples of a document are the same request K times.
+        K samples of a document are K copies of the same request.
         """
         draws: list[Draw] = []
-        # The sampler takes one set of parameters a call, and requests of different tasks come together.
+        # The sampler takes one set of parameters per call, but requests of different tasks arrive together.
         together: dict[SamplingParams, list[int]] = defaultdict(list)
         seen: Counter[str] = Counter()
         for position, request in enumerate(requests):
-            # The sample's number is the count of earlier requests for the same document: it keys the noise.
+            # The sample's number is the count of earlier requests for the same document. It determines the noise.
             context, settings = request.args
             example = f"{request.task_name}/{request.doc_id}"
             draws.append(Draw(self.prompt(context), example, seen[example]))
@@ -123,7 +124,7 @@ class _Drawing:
         return texts
 
     def prompt(self, context: str) -> str | list[Message]:
-        """Return the prompt of a request: messages, which `apply_chat_template` wrote as JSON, or text."""
+        """Return the prompt of a request: text, or the messages that `apply_chat_template` wrote as JSON."""
         if not self._chat:
             return context
         messages: list[Message] = json.loads(context)
@@ -145,10 +146,11 @@ class _Drawing:
 
 
 def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None) -> tuple[SamplingParams, bool]:
-    """Return lm-eval's generation settings as ours, and whether their length is the default.
+    """Convert lm-eval's generation settings to ours, and return whether their length is the default.
 
-    Meanings are those of lm-eval's hf backend: greedy, unless `do_sample` or a temperature without `do_sample` is set.
-    max_gen_toks: overrides the length in the settings. Raises EvalError for a setting that samplers do not have.
+    Settings mean the same as in lm-eval's hf backend: greedy, unless `do_sample` or only a temperature is set.
+    max_gen_toks: overrides the length in the settings.
+    Raises EvalError for a setting that samplers do not have.
     """
     unknown = sorted(settings.keys() - _SETTINGS)
     if unknown:
@@ -178,7 +180,7 @@ def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None)
 
 
 def _language_model(drawing: _Drawing) -> Any:
-    """Return an `lm_eval.api.model.LM` that generates by `drawing`."""
+    """Build an `lm_eval.api.model.LM` that generates by `drawing`."""
     from lm_eval.api.model import LM
 
     # The class is defined here because its base is importable only if lm-eval is installed.
@@ -194,7 +196,7 @@ def _language_model(drawing: _Drawing) -> Any:
         loglikelihood_rolling = loglikelihood
 
         def apply_chat_template(self, chat_history: list[Message], add_generation_prompt: bool = True) -> str:
-            """Return the messages as one string, which is what lm-eval expects; `_Drawing.prompt` reads it."""
+            """Return the messages as one string, which lm-eval expects and `_Drawing.prompt` parses."""
             if not add_generation_prompt:
                 raise EvalError("evals.shelves.lm_eval.gen_prefix_with_chat", question=chat_history[-2]["content"][:80])
             return json.dumps(chat_history)
@@ -216,8 +218,8 @@ def _task(name: str, outcome: Mapping[str, Any], drawing: _Drawing) -> LmEvalTas
 def _metrics(task: str, scores: Mapping[str, Any]) -> Iterator[LmEvalMetric]:
     """Yield the metrics of a task.
 
-    lm-eval's keys are `<metric>,<filter>` and `<metric>_stderr,<filter>`. The latter is "N/A" if there is no standard
-    error.
+    lm-eval's keys are `<metric>,<filter>` and `<metric>_stderr,<filter>`. The value of the second is "N/A" if there is
+    no standard error.
     """
     for key, value in scores.items():
         name, comma, filter_name = key.partition(",")

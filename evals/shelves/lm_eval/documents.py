@@ -1,4 +1,4 @@
-"""A task of lm-eval document by document, without its evaluator: the prompt, and whether an answer is right."""
+"""A task of lm-eval, document by document and without lm-eval's evaluator: prompts, and grading of answers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from evals.choices import COMPARISONS, Choices, Comparison, Continuation
 from evals.errors import EvalError
 from evals.shelves.lm_eval.loading import GENERATE, installed, load_tasks, task_manager
 
-# The settings of a task file that say where its documents are. The documents themselves identify a task.
+# The settings of a task file that say where its documents are. They are left out, because the documents themselves
+# identify a task.
 _SOURCE_OF_DOCUMENTS = ("dataset_path", "dataset_kwargs", "metadata")
 # The seed that selects the few-shot examples, as in lm-eval's own runs.
 _FEW_SHOT_SEED = 1234
-# For each output type, the metrics that decide whether a choice is right. `acc` of a single text is greedy decoding.
+# For each output type, the metrics that decide whether a choice is correct. `acc` of a single text is greedy decoding.
 _OF_CHOICES: Mapping[str, Mapping[str, Comparison]] = {
     "multiple_choice": {name: name for name in COMPARISONS},
     "loglikelihood": {"acc": "greedy"},
 }
-# A log-likelihood that loses every comparison with 0, whatever length divides it.
+# A log-likelihood that loses every comparison with 0, whatever length it is divided by.
 _NOT_CHOSEN = -1e9
 
 
@@ -36,19 +37,19 @@ class LmEvalDocuments:
     name: str
     version: str
     declared: Mapping[str, Any] = field(repr=False)
-    """The contents of the task file, functions by their source, without the location of its documents."""
+    """The contents of the task file, with functions as source, but without the location of its documents."""
     comparison: Comparison | None
-    """The comparison of choices; None for a task that a model answers in its own words."""
+    """How choices are compared; None for a task that the model answers in its own words."""
     _task: Any = field(repr=False)
     _requests: Sequence[Sequence[Any]] = field(repr=False)
 
     @classmethod
     def load(cls, name: str, folder: Path | None = None) -> LmEvalDocuments:
-        """Load the task of that name.
+        """Load the task with this name.
 
-        folder: a folder with more task files. Raises EvalError if lm-eval is not installed, and for a task that is
-        unknown or cannot be loaded or run here. A task also needs a document, and a metric that decides whether one
-        answer is right.
+        folder: a folder with additional task files.
+        Raises EvalError if lm-eval is not installed, or if the task is unknown or cannot be loaded or run here. A task
+        must also have a document, and a metric that decides whether a single answer is correct.
         """
         version = installed().__version__
         with contextlib.redirect_stdout(sys.stderr):
@@ -58,7 +59,7 @@ class LmEvalDocuments:
             (task,) = tasks
             task.set_fewshot_seed(_FEW_SHOT_SEED)
             task.build_all_requests()
-        # With `repeats` a document has the same request several times.
+        # With `repeats`, a document has several copies of the same request.
         found: dict[int, dict[int, Any]] = defaultdict(dict)
         for request in task.instances:
             found[request.doc_id].setdefault(request.idx, request)
@@ -67,7 +68,7 @@ class LmEvalDocuments:
         requests = [[found[number][index] for index in sorted(found[number])] for number in sorted(found)]
         said = {key: value for key, value in task.dump_config().items() if key not in _SOURCE_OF_DOCUMENTS}
         documents = cls(name, version, said, _comparison(name, task), task, requests)
-        # A metric that is no number for one answer raises here, before anything is trained.
+        # Raise now, before anything is trained, if the metric is not a number for a single answer.
         documents.score(0, documents.target(0))
         return documents
 
@@ -76,11 +77,11 @@ class LmEvalDocuments:
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """The strings that end a completion; nothing after them counts."""
+        """The strings that end a completion. Text after them is ignored."""
         return () if self.comparison else stops_of(self._requests[0][0].args[1])
 
     def asked(self, number: int) -> str:
-        """Return a document as a reader sees it: the prompt with its few-shot examples, and a line for each choice."""
+        """Return a document as a reader sees it: the prompt with its few-shot examples, and one line per choice."""
         choices = self.choices(number)
         if choices is None:
             return str(self._requests[number][0].args[0])
@@ -91,26 +92,26 @@ class LmEvalDocuments:
         return "\n".join(f"- {one.context}{one.text}" for one in shown)
 
     def choices(self, number: int) -> Choices | None:
-        """Return the choices of a document; None for a task that a model answers in its own words."""
+        """Return the choices of a document; None for a task that the model answers in its own words."""
         if self.comparison is None:
             return None
         continuations = [Continuation(*request.args) for request in self._requests[number]]
         return Choices(self._texts(number), continuations, self.comparison)
 
     def target(self, number: int) -> str:
-        """Return the reference of a document as text; all of several right choices."""
+        """Return a document's reference as text; if several choices are correct, all of them."""
         if self.comparison is None:
             return str(self._task.doc_to_target(self._doc(number)))
         return " or ".join(text for text in self._texts(number) if self.score(number, text) >= 1)
 
     def score(self, number: int, answer: str) -> float:
-        """Return the deciding metric of a completion, or of a choice by its text.
+        """Return the deciding metric of a completion, or of a choice given by its text.
 
-        Raises EvalError if it is no number.
+        Raises EvalError if the metric is not a number.
         """
         if self.comparison is not None:
             return self._score_of_choice(number, answer)
-        # The filters write into a request, and each answer needs a fresh one.
+        # The filters modify a request, so each answer needs a fresh one.
         request = copy.copy(self._requests[number][0])
         request.resps = [without_stop(answer, self.stop)]
         request.filtered_resps = {}
@@ -124,13 +125,13 @@ class LmEvalDocuments:
         return float(value)
 
     def _score_of_choice(self, number: int, answer: str) -> float:
-        """Return lm-eval's metric for a document whose chosen text is far more likely than all others."""
+        """Return lm-eval's metric of a document if the chosen text were far more likely than all others."""
         texts = self._texts(number)
         if answer not in texts:
             return 0.0
         chosen = texts.index(answer)
         results = [(0.0, True) if index == chosen else (_NOT_CHOSEN, False) for index in range(len(texts))]
-        # acc_mutual_info adds a request without context for each choice. The other metrics ignore these.
+        # acc_mutual_info adds a request without context for each choice. The other metrics ignore these requests.
         without_context = [(0.0, False)] * (len(self._requests[number]) - len(texts))
         metrics = self._task.process_results(self._doc(number), [*results, *without_context])
         return float(metrics["acc" if self.comparison == "greedy" else self.comparison])
@@ -145,9 +146,9 @@ class LmEvalDocuments:
 
 
 def _comparison(name: str, task: Any) -> Comparison | None:
-    """Return the first of the task's metrics that decides whether a choice is right; None if nothing is chosen.
+    """Return the first of the task's metrics that decides whether a choice is correct; None if there are no choices.
 
-    Raises EvalError if there is no such metric, or if a function of the task's own scores log-likelihoods.
+    Raises EvalError if there is no such metric, or if the task scores log-likelihoods with its own function.
     """
     if task.OUTPUT_TYPE == GENERATE:
         return None

@@ -1,14 +1,14 @@
 r"""The answers that lm-eval 0.4.13 extracts, so that stored text yields its verdicts, sample by sample.
 
-Under the grader `exact` the first three give the verdicts of lm-eval's `exact_match` for references that are whole
-numbers. They keep its traps on purpose. To know whether an answer is right, use `chain`:
-
-* gsm8k, filter `strict-match`: the first `#### <number>`, so an example that the model quotes beforehand wins over its
-  own answer (EleutherAI/lm-evaluation-harness#3438); `####18` and `#### $18` are not answers.
-* gsm8k, filter `flexible-extract`: the last run of digits, `$`, `.` and `,`, so whatever follows the answer wins, be it
-  a number or `...` (sgl-project/sglang#29933). Both: `29.00` is not 29 (EleutherAI/lm-evaluation-harness#3214).
-* aime24, aime25: the last box, else the text between the first and the last `$`, else the whole text; `025` is not 25,
-  and `\fbox{25}` is no box.
+With the grader `exact`, the first three give the verdicts of lm-eval's `exact_match` if references are whole numbers.
+They deliberately keep lm-eval's traps. To find out whether an answer is correct, use `chain` instead.
+* gsm8k, filter `strict-match`: the first `#### <number>`. An example that the model quotes first wins over its own
+  answer (EleutherAI/lm-evaluation-harness#3438). `####18` and `#### $18` are not answers.
+* gsm8k, filter `flexible-extract`: the last run of digits, `$`, `.` and `,`. Whatever follows the answer wins, be it a
+  number or `...` (sgl-project/sglang#29933). For both filters, `29.00` is not 29
+  (EleutherAI/lm-evaluation-harness#3214).
+* aime24, aime25: the last box, else the text between the first and the last `$`, else the whole text. `025` is not 25,
+  and `\fbox{25}` is not a box.
 * minerva_math500: the sentence of its four examples; nothing else is an answer. lm-eval then compares by sympy, so here
   only `math` comes close.
 
@@ -53,7 +53,7 @@ def extract_aime(text: str) -> str | None:
     answer = _without(answer, "\n", "\\!").replace("\\\\", "\\")
     answer = _without(answer, "\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
     answer, _, unit = answer.partition(_UNIT)
-    # lm-eval splits at the unit and fails on a second one.
+    # lm-eval splits at the unit, and fails if there is a second one.
     if _UNIT in unit:
         return None
     answer = answer.replace("\\%", "")
@@ -72,7 +72,7 @@ def _without(text: str, *marks: str) -> str:
 def _last_box(text: str) -> str | None:
     r"""Return the content of the last `\boxed{}`.
 
-    If `\boxed ` occurs anywhere, it is the text after its last occurrence up to a `$`.
+    If `\boxed ` occurs anywhere, return the text after its last occurrence up to a `$` instead.
     """
     _, spaced, after = text.rpartition("\\boxed ")
     if spaced:
@@ -93,7 +93,7 @@ def extract_minerva(text: str) -> str | None:
 
     The end of the sentence may be missing.
     """
-    # The end is appended, so that a completion without it has an answer too.
+    # Append the end of the sentence, so that a completion without it has an answer too.
     found = _FINAL_ANSWER.search(text + "I hope it is correct.")
     return bare(normalise(found[1])) if found else None
 

@@ -1,6 +1,6 @@
-"""Loads tasks of lm-eval by name with their documents, or reports why they are not available.
+"""Loading tasks of lm-eval by name, with their documents, or reporting why they are not available.
 
-Like `documents` and `adapter`, it depends on the interfaces of lm-eval 0.4.13. Version 0.5 has others: filters become
+Like `documents` and `adapter`, it depends on the interfaces of lm-eval 0.4.13. Version 0.5 changes them: filters become
 scorers.
 """
 
@@ -16,18 +16,18 @@ from evals.errors import EvalError
 from harness.errors import RefusedError, nearest
 
 OWN_TASKS = Path(__file__).with_name("lm_eval_tasks")
-"""The task files of this project, over rows in $BENCH_DATA. Every run includes them."""
+"""The folder of this project's task files, over rows in $BENCH_DATA. Every run includes it."""
 GENERATE = "generate_until"
-"""The output type of tasks for which a model writes an answer."""
+"""The output type of tasks in which the model writes the answer."""
 _INSTALL = "pip install -e '.[lm-eval]'"
 
 
 def installed() -> Any:
-    """Return the package. Raises EvalError if it is not installed."""
+    """Return the module lm_eval. Raises EvalError if it is not installed."""
     try:
         import lm_eval
     except ModuleNotFoundError as error:
-        # A missing dependency of lm-eval is another fault.
+        # A missing dependency of lm-eval is a different fault.
         if error.name != "lm_eval":
             raise
         raise EvalError("evals.shelves.lm_eval.lm_eval_not_installed", install=_INSTALL) from error
@@ -35,9 +35,9 @@ def installed() -> Any:
 
 
 def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
-    """Return a TaskManager that knows all of `names`, over as few folders as possible.
+    """Return a TaskManager that knows all of `names`, searching as few folders as possible.
 
-    Raises EvalError if `include_path` is not a folder, and for an unknown name.
+    Raises EvalError if `include_path` is not a folder, or for an unknown name.
     """
     from lm_eval.tasks import TaskManager
 
@@ -45,7 +45,7 @@ def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
         raise EvalError("evals.shelves.lm_eval.include_path_not_folder", include_path=include_path)
     folders = [OWN_TASKS] if include_path is None else [OWN_TASKS, include_path]
     few = TaskManager(include_path=[*_shipped_folders(names), *folders], include_defaults=False)
-    # Only plain tasks: a group's members and a tag's tasks may be in any folder.
+    # This works for plain tasks only: a group's members and a tag's tasks may be in any folder.
     if set(names) <= set(few.all_subtasks):
         return few
     manager = TaskManager(include_path=folders)
@@ -61,7 +61,7 @@ def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
 
 
 def _shipped_folders(names: Sequence[str]) -> list[Path]:
-    """Return the folders of lm-eval that have a file `<name>.yaml` which declares the task of that name."""
+    """Return the folders of lm-eval that have a file `<name>.yaml` which declares the task with that name."""
     import lm_eval
 
     wanted = {
@@ -75,13 +75,13 @@ def _shipped_folders(names: Sequence[str]) -> list[Path]:
 
 
 def load_tasks(names: Sequence[str], manager: Any, output_types: Sequence[str]) -> Iterator[Any]:
-    """Yield the tasks of names, groups and tags, with their documents.
+    """Yield the tasks behind names, groups and tags, with their documents.
 
-    Raises EvalError for a task that cannot be loaded, that has another output type, or that cannot be run here.
+    Raises EvalError for a task that cannot be loaded, has another output type, or cannot be run here.
     """
     from datasets.exceptions import DatasetsError
 
-    # Checked before any document is fetched. Only a task that is a Python class does not declare its output type.
+    # Check this before fetching any document. Only tasks that are Python classes do not declare their output type.
     for name in names:
         declared = (manager.task_index[name].cfg or {}).get("output_type", "generate_until")
         require_output_type(name, declared, output_types)
@@ -116,7 +116,7 @@ def _remedy(fault: str) -> str:
 
 
 def require_output_type(task: str, output_type: str, known: Sequence[str]) -> None:
-    """Raise EvalError for a task whose output type is not among those known."""
+    """Raise EvalError if a task's output type is not in `known`."""
     if output_type in known:
         return
     if known == (GENERATE,):

@@ -1,14 +1,14 @@
-"""Tasks of lm-eval as held-out tasks of a training sweep: the cost of training elsewhere gets seeds and intervals.
+"""Tasks of lm-eval as held-out tasks of a training sweep, which give side effects of training with seeds and intervals.
 
     lm_eval:gsm8k_local     a task of lm-eval's, or of the folder lm_eval_tasks next to this file
     lm_eval:mine.yaml       a task file of your own
 
 Prompts, few-shot examples, stop strings, filters and the metric are lm-eval's. `eval` sets the sampling, as for all
-tasks: temperature, length, samples per problem. A sample is right if lm-eval's first metric of its first filter is 1
-for it. Each problem and sample therefore has a 0 or a 1, and arms are compared pair by pair.
+tasks: temperature, length, samples per problem. A sample is correct if lm-eval's first metric, after its first filter,
+is 1. Each sample is therefore 0 or 1, and arms are compared in pairs.
 
-A task of the output type `multiple_choice` or `loglikelihood` samples nothing. The model's sample is the choice that it
-finds most likely. The first of the task's metrics that decides whether a choice is right defines the comparison (see
+A task of the output type `multiple_choice` or `loglikelihood` samples nothing. Its sample is the choice that the model
+finds most likely. Choices are compared by the first of the task's metrics that decides whether a choice is correct (see
 `evals.choices`).
 
 lm-eval is imported when such a task is first named.
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from evals.shelves.lm_eval.documents import LmEvalDocuments
 
 PREFIX = "lm_eval:"
-# The reference of a document whose target is empty: a record needs some text.
+# Stands in for an empty target, because a record needs some text.
 _NO_REFERENCE = "(no reference: lm-eval's metric decides)"
 
 
 def load_lm_eval_task(name: str) -> Task:
-    """Load the task of `lm_eval:<name>` or `lm_eval:<file>.yaml`.
+    """Load the task named `lm_eval:<name>` or `lm_eval:<file>.yaml`.
 
-    Raises EvalError if lm-eval is not installed, and for a task that is unknown, cannot be loaded, or has no metric of
-    a single answer.
+    Raises EvalError if lm-eval is not installed, or if the task is unknown, cannot be loaded, or has no metric for a
+    single answer.
     """
     given = name.removeprefix(PREFIX)
     if not given.endswith(ENDINGS):
         return _load(given, None)
     path = plugins.user_file(given)
     if plugins.is_for_records() and not plugins.user_code.is_own(path):
-        plugins.user_code.require_all(f"{name}, which may call functions,", path)  # its functions are in no ledger
+        plugins.user_code.require_all(f"{name}, which may call functions,", path)  # Its functions are in no ledger.
     return _load(_declared_name(path), path.parent.resolve())
 
 
@@ -75,7 +75,7 @@ def _load(name: str, folder: Path | None) -> Task:
 
 
 def _declared_name(path: Path) -> str:
-    """Return the `task:` of a task file, whose `!function` tags only lm-eval can read."""
+    """Return the `task:` of a task file, without evaluating its `!function` tags, which only lm-eval can read."""
     try:
         document = compose_yaml(read_text(path))
     except FileNotFoundError as error:
@@ -121,7 +121,7 @@ class _Documents:
 
 @dataclass(frozen=True)
 class _Metric:
-    """lm-eval's metric on one document."""
+    """lm-eval's metric for one document, as a comparison."""
 
     source: LmEvalDocuments
     number: int

@@ -4,15 +4,15 @@
     reasoning_gym:chain_sum?min_terms=2&max_terms=4
     reasoning_gym:basic_arithmetic?operators=["+","-"]
 
-An option is a field of the package's own configuration of that task; its value is JSON, or bare text for a text field.
+An option is a field of the package's own configuration of the task. Its value is JSON, or bare text for a text field.
 `size` is the number of training problems. The package is imported when such a task is first named.
 
-Problems come from one stream with a fixed seed, without repetitions: the first TEST_PROBLEMS are the test split, those
-after them the training split. The splits therefore never overlap. Problems are made when they are first read: in a
-second for most tasks, in minutes for some (sokoban, zebra_puzzles), for which a smaller `size` saves time.
+Problems come from one stream with a fixed seed, without repetitions: the first TEST_PROBLEMS are the test split, the
+following ones the training split. So the splits never overlap. Problems are made when they are first read, which takes
+a second for most tasks and minutes for some (sokoban, zebra_puzzles); a smaller `size` saves time.
 
-The package's scorer of the task judges the answers, in a process of its own: some scorers evaluate what the model wrote
-as an expression. Scores lie in [0, 1], and some scorers reward a mere attempt. An answer is correct if it has the full
+The package's scorer of the task judges answers, in a separate process, because some scorers evaluate the model's text
+as an expression. Scores are in [0, 1], and some scorers reward a mere attempt. An answer is correct if it has the full
 score, 1.
 """
 
@@ -43,7 +43,7 @@ from harness.errors import UnknownNameError, few, nearest
 PREFIX = "reasoning_gym:"
 TEST_PROBLEMS = 256
 TRAIN_PROBLEMS = 2048
-# Draws per problem. A task that repeats itself more often has too few different problems.
+# The most draws per problem. A task that repeats itself more often has too few distinct problems.
 MOST_DRAWS = 10
 _STREAM_SEED = 0
 _RECIPE_VERSION = 1
@@ -51,20 +51,20 @@ _INSTALL = "pip install -e '.[reasoning-gym]'"
 _LIST = "python -c 'from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))'"
 # The package pulls in numpy and matplotlib, whose libraries reserve far more address space than they use.
 _MEMORY_BYTES = 8 << 30
-# Longer texts are not answers: the longest references are boards of some thousand characters.
+# Longer texts are not answers: the longest references are boards of a few thousand characters.
 MAX_CHARACTERS = 20_000
-# The answer of problems for which the package has only a scorer and no reference answer.
+# The reference of problems for which the package has only a scorer.
 _NO_REFERENCE = "(no reference: reasoning-gym's scorer decides)"
 
 
 @lru_cache
 def load_gym_task(name: str) -> Task:
-    """Load the task of `reasoning_gym:<name>[?option=value&...]`.
+    """Load the task named `reasoning_gym:<name>[?option=value&...]`.
 
-    Its name is the canonical spelling: options that differ from their defaults, sorted.
+    The loaded task's name is in canonical form: only options that differ from their defaults, sorted.
 
-    Raises EvalError if the package is not installed, for an unknown task or option, and for a value that the task does
-    not take; the message names the nearest.
+    Raises EvalError if the package is not installed, for an unknown task or option (naming the nearest), or for an
+    invalid value.
     """
     data_set, _, written = name.removeprefix(PREFIX).partition("?")
     registry = _registry()
@@ -75,7 +75,7 @@ def load_gym_task(name: str) -> Task:
     size = options.pop("size", TRAIN_PROBLEMS)
     if size < 1:
         raise EvalError("evals.shelves.reasoning_gym.size_too_small", prefix=PREFIX, data_set=data_set, size=size)
-    # One stream for both splits, with a fixed seed: its length is the only thing that `size` changes.
+    # Both splits use one stream with a fixed seed. `size` changes only its length.
     total = TEST_PROBLEMS + size
     config = config_class(**options, seed=_STREAM_SEED, size=total)
     try:
@@ -102,7 +102,7 @@ PROCESS.keep()
 
 @dataclass(frozen=True)
 class GymScorer:
-    """The package's scorer of one problem, called in the worker."""
+    """The package's scorer for one problem, which runs in the worker."""
 
     data_set: str
     config: Any
@@ -118,7 +118,7 @@ class GymScorer:
 
 @dataclass(frozen=True)
 class _Stream:
-    """The distinct problems of one configured task, `total` in number; the first ones are the test split."""
+    """The first `total` distinct problems of one configured task; the test split comes first."""
 
     data_set: str
     config: Any
@@ -126,16 +126,16 @@ class _Stream:
 
     @property
     def fingerprint(self) -> str:
-        # The seed is fixed, and a split's fingerprint has its own range of the stream.
+        # The seed is fixed, and each split's fingerprint states its own range of the stream.
         options = {key: value for key, value in _as_json(self.config).items() if key not in ("seed", "size")}
         version = metadata.version("reasoning-gym")
         return f"reasoning-gym=={version}:v{_RECIPE_VERSION}:{self.data_set}:{json.dumps(options, sort_keys=True)}"
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """The problems, made in a process of their own.
+        """The problems, made in a separate process.
 
-        Raises EvalError if there are too few different ones, or if the package fails to make one.
+        Raises EvalError if there are too few distinct problems, or if the package fails to make one.
         """
         request = pickle.dumps((self.data_set, self.config, self.total, MOST_DRAWS))
         command = [sys.executable, "-P", str(WORKER), "problems"]
@@ -171,7 +171,7 @@ class _Stream:
 
 @dataclass(frozen=True)
 class _Split:
-    """The problems from number `first` (from 0) to before `end` of a stream."""
+    """The problems of a stream from index `first` up to, but not including, `end`."""
 
     stream: _Stream
     first: int
@@ -186,12 +186,12 @@ class _Split:
 
 
 def _registry() -> dict[str, tuple[Any, Any]]:
-    """Return the class of the data set and that of the configuration for each task.
+    """Map each task to (class of its data set, class of its configuration).
 
     Raises EvalError if the package is not installed.
     """
     try:
-        # The import fills the registry. What it prints must not mix with a program's own output.
+        # The import fills the registry. Its prints must not mix with a program's own output.
         with contextlib.redirect_stdout(sys.stderr):
             import reasoning_gym  # noqa: F401
             from reasoning_gym.factory import DATASETS
@@ -203,7 +203,7 @@ def _registry() -> dict[str, tuple[Any, Any]]:
 
 
 def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each option. Raises EvalError for an unknown or repeated one."""
+    """Yield the name and value of each option. Raises EvalError for an unknown or repeated option."""
     hints = get_type_hints(config_class)
     settable = [option.name for option in dataclasses.fields(config_class) if option.name != "seed"]
     for name, text in written_options(task, written).items():
@@ -221,9 +221,8 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
 
 
 def _value(option: str, wanted: Any, text: str) -> Any:
-    """Return the text as JSON of the wanted type; for text, enumerations and dates, else as written."""
-    # JSON comes first, so that `3` is a number for a number's field. If the text does not fit as JSON, it is tried as a
-    # string.
+    """Parse the text as JSON of the wanted type; failing that, take it as a string (text, enumerations, dates)."""
+    # Try JSON first, so that `3` is a number in a numeric field.
     adapter: TypeAdapter[Any] = TypeAdapter(wanted)
     try:
         return adapter.validate_json(text, strict=True)
@@ -244,12 +243,12 @@ def _value(option: str, wanted: Any, text: str) -> Any:
 
 
 def _choices(fault: Any) -> list[str]:
-    """Return the values that a fault of an enumeration or a literal names: "'a', 'b' or 'c'"."""
+    """Return the values listed in a validation fault of an enumeration or a literal: "'a', 'b' or 'c'"."""
     return [part.strip(" '") for part in fault.get("ctx", {}).get("expected", "").replace(" or ", ",").split(",")]
 
 
 def _canonical(data_set: str, config_class: Any, options: dict[str, Any], size: int) -> str:
-    """Return the canonical spelling of a task: options that differ from their defaults, sorted."""
+    """Return a task's canonical name: with only the options that differ from their defaults, sorted."""
     defaults = _as_json(config_class())
     given = _as_json(config_class(**options))
     changed = {key: value for key, value in given.items() if value != defaults[key]}

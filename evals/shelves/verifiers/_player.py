@@ -4,18 +4,19 @@ It is started by its path, so that it imports nothing of this project:
 
     _player.py verifiers <memory_bytes> <cpu_limit_s>
 
-It prints `ready`, then answers each line of JSON on stdin with one on stdout. A request names a `taskset`, its
-`options`, and the `folder` of the user's module. `do` is the action:
+It prints `ready`, then answers each line of JSON on stdin with a line on stdout. A request names a `taskset`, its
+`options`, and the `folder` of the user's module. `do` selects the action:
 
-    open    the most turns that the environment gives its agent
-    load    its first `most` tasks, each with its agent's prompt
-    play    an episode in which the agent says these texts, one per turn
+    open    return the most turns that the environment gives its agent
+    load    return its first `most` tasks, each with its agent's prompt
+    play    play an episode in which the agent says these texts, one per turn
 
-An answer `refused` says why bench cannot use the environment. A request that exceeds its CPU time kills the process.
+A `refused` in the answer says why bench cannot use the environment. A request that exceeds its CPU time kills the
+process.
 
-An episode is the environment's own `run`, with an agent that recites fixed texts. It is played from the beginning each
-time, so there is no state to keep. If the environment requests another turn after the last text, the agent reports that
-it has no turns left. The environment then scores what was said.
+An episode is the environment's own `run`, with an agent that recites fixed texts. It is always played from the
+beginning, so there is no state to keep. If the environment requests another turn after the last text, the agent reports
+that it has no turns left, and the environment scores what was said.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ from verifiers.v1.utils.decorators import discover_decorated, invoke
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 DEFAULT_TURNS = 8
-"""The limit for an environment that requests turns but sets no limit."""
+"""The limit on turns for an environment that sets none."""
 LOAD_LIMIT_S = 1200.0
 TRIAL = "x"
-"""The agent's text in the trial episode."""
+"""What the agent says in the trial episode."""
 MOST_CHARACTERS = 300
-"""The part of an error message that is reported."""
-# Draws per task. A stream that repeats itself more often has too few different tasks.
+"""The most characters of an error message to report."""
+# The most draws per task. A stream that repeats itself more often has too few distinct tasks.
 MOST_DRAWS = 10
-# Audit events that cannot occur in an episode which depends on the agent's words alone.
+# Audit events that must not occur in an episode, because it would then depend on more than the agent's words.
 _NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.sendto")
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
 VERSION = vf.VersionInfo(version=__version__)
@@ -68,37 +69,37 @@ _CHANGES = "it does not do the same when the same is said"
 
 
 class PlayerRefusedError(BaseException):
-    """The environment needs what bench cannot provide. No `except Exception` of its own may catch this."""
+    """The environment needs what bench cannot provide. A BaseException, so `except Exception` does not catch it."""
 
 
 class _Now:
-    """The state of the current episode, for the audit hook."""
+    """The state of the current episode, which the audit hook reads."""
 
     playing = False
     refused: str | None = None
 
 
 def refuse(why: str) -> PlayerRefusedError:
-    """Build the error to raise, and remember the reason, since the environment may swallow the exception."""
+    """Build the error to raise, and remember the reason, because the environment may swallow the exception."""
     _Now.refused = _Now.refused or why
     return PlayerRefusedError(why)
 
 
 def watch(event: str, arguments: object) -> None:
-    """Refuse network and programs during an episode. An audit hook."""
+    """Refuse network access and programs during an episode. This is an audit hook."""
     if _Now.playing and event in (*_NETWORK, *_PROGRAMS):
         raise refuse("it uses the network" if event in _NETWORK else "it starts a program")
 
 
 def main() -> None:
     _, memory_bytes, cpu_limit_s = sys.argv[1:]
-    # Whatever an environment prints must not end up among the replies.
+    # Whatever an environment prints must not get among the replies.
     replies = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    if sys.platform == "linux":  # macOS does not enforce this limit and refuses to set it
+    if sys.platform == "linux":  # macOS does not enforce this limit and refuses to set it.
         resource.setrlimit(resource.RLIMIT_AS, (int(memory_bytes), int(memory_bytes)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # An audit hook cannot be removed, so it is switched by `_Now.playing`.
+    # An audit hook cannot be removed, so `_Now.playing` switches it on and off.
     sys.addaudithook(watch)
     with os.fdopen(replies, "w", encoding="ascii") as stdout:
         print("ready", file=stdout, flush=True)
@@ -106,7 +107,7 @@ def main() -> None:
             request = json.loads(line)
             signal.setitimer(signal.ITIMER_PROF, LOAD_LIMIT_S if request["do"] == "load" else float(cpu_limit_s))
             try:
-                # After all imports of our own, since a file of the user may have the name of a package.
+                # Only after our own imports, because a user's file may have the name of a package.
                 if request["folder"] not in (None, *sys.path):
                     sys.path.insert(0, request["folder"])
                 reply = {"open": opened, "load": loaded, "play": played}[request["do"]](request)
@@ -117,7 +118,7 @@ def main() -> None:
 
 
 def opened(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the most turns of an environment."""
+    """Return the most turns that an environment gives its agent."""
     env = environment(request["taskset"], json.dumps(request["options"]))
     [(role, agent)] = roles(env)
     for name in request["options"]:
@@ -129,10 +130,9 @@ def opened(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the first tasks; two that differ only in number and name count as one.
+    """Return the first tasks. Tasks that differ only in number and name count as one.
 
-    The first of them also plays a trial episode, so that an environment which cannot be played is refused before
-    training.
+    The first task also plays a trial episode, so that an unplayable environment is refused before training.
     """
     env = environment(request["taskset"], json.dumps(request["options"]))
     most, tasks = request["most"], dict[str, dict[str, Any]]()
@@ -161,13 +161,14 @@ def loaded(request: dict[str, Any]) -> dict[str, Any]:
 def played(request: dict[str, Any]) -> dict[str, Any]:
     """Return the environment's text after the agent's last one, and the agent's reward.
 
-    `asked` is None if the episode is over. If the environment fails on these texts, the result has the reason.
+    `asked` is None if the episode is over. If the environment fails on these texts, the result has the reason as
+    `failed`.
     """
     env = environment(request["taskset"], json.dumps(request["options"]))
     data, said = request["data"], request["said"]
     task = json.dumps([request["taskset"], request["options"], data])
-    # The first episode of a task is played twice: an environment whose replies depend on more than the agent's words is
-    # refused.
+    # Play the first episode of a task twice, to refuse environments whose replies depend on more than the agent's
+    # words.
     is_first = not _asked(task, ())
     episode = play(env, data, said)
     for count, asked in enumerate(episode["asks"]):
@@ -187,21 +188,22 @@ def played(request: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _asked(task: str, said: tuple[str, ...]) -> list[str]:
-    """Return the list that remembers the environment's text after these turns: empty until `played` fills it.
+    """Return the cached list with the environment's text after these turns. It is empty until `played` fills it.
 
-    task: with its environment, as JSON. said: the agent's texts.
+    task: the taskset, its options and the task's data, as JSON.
+    said: the agent's texts.
     """
     return []
 
 
 def play(env: Any, data: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
-    """Return the environment's texts before each of the agent's turns and after the last one, and the reward."""
+    """Play an episode; return the environment's texts before each agent turn and at the end, and the reward."""
     task_type = type(env.taskset).task_type()
     task = task_type(task_type.data_type().model_validate(data), env.config.taskset.task)
     [(_, config)] = roles(env)
     agent = Reciting(config, said)
     seed = json.dumps(data)
-    # The task alone seeds both global generators, so that an episode is the same each time it is played.
+    # Seed both global generators by the task alone, so that an episode is the same each time it is played.
     random.seed(seed)
     np.random.seed(zlib.crc32(seed.encode()))
     with playing():
@@ -229,7 +231,7 @@ def playing() -> Iterator[None]:
 
 
 async def episode_of(env: Any, task: Any, agent: Reciting) -> None:
-    """Play one episode with this agent, as verifiers does."""
+    """Play one episode with this agent, in the same way as verifiers."""
     agents = vf.Agents(env.config, lambda name, config: agent)
     recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
     episode = vf.Episode(env=EnvInfo(id=env.config.env_id), task=recorded)
@@ -241,7 +243,7 @@ async def episode_of(env: Any, task: Any, agent: Reciting) -> None:
 
 
 class Reciting:
-    """A substitute for the one agent of an episode (`verifiers.v1.agent.Agent`) that says fixed texts, one per turn."""
+    """Replaces an episode's only agent (`verifiers.v1.agent.Agent`), and says fixed texts, one per turn."""
 
     trainable = True
 
@@ -279,14 +281,14 @@ class Reciting:
 
 
 class Recitation:
-    """A substitute for `verifiers.v1.agent.Interaction`."""
+    """Replaces `verifiers.v1.agent.Interaction`."""
 
     def __init__(self, agent: Reciting, task: Any) -> None:
         self._agent, self._task, self._over = agent, task, False
         self.trace = agent.trace
 
     async def turn(self, message: Any = None) -> Segment:
-        """Record the message and the agent's next text; end the conversation if a limit or the last text is reached."""
+        """Record the message and the agent's next text. Ends the conversation at a limit or after the last text."""
         trace, data = self.trace, self._task.data
         messages = [vf.UserMessage(content=message)] if isinstance(message, str) else parsed(message)
         if not trace.nodes and message is None:
@@ -331,7 +333,7 @@ def parsed(messages: Any) -> list[Any]:
 def text_of(messages: Sequence[Any], opening: bool) -> str:
     """Return what the agent reads, as one user message.
 
-    A system message comes first, which is what verifiers does for programs that take none.
+    A system message comes first, as verifiers does for programs that do not accept one.
     """
     for one in messages:
         if one.role not in (("system", "user") if opening else ("user",)):
@@ -343,7 +345,7 @@ def text_of(messages: Sequence[Any], opening: bool) -> str:
 
 @lru_cache(maxsize=8)
 def environment(taskset: str, options: str) -> Any:
-    """Load the environment of a taskset. options: JSON, by their dotted names."""
+    """Load the environment of a taskset. options: a JSON object with dotted names."""
     config: dict[str, Any] = {}
     for name, value in {**json.loads(options), "taskset.id": taskset}.items():
         *above, last = name.split(".")
@@ -367,11 +369,11 @@ def roles(env: Any) -> list[tuple[str, Any]]:
 
 
 def require_one_agent(env: Any) -> None:
-    """Refuse an environment with several agents, servers, tools, functions by path, or a model that judges."""
+    """Refuse an environment with several agents, servers, tools, functions named by path, or a model that judges."""
     names = [name for name, _ in roles(env)]
     if len(names) > 1:
         raise refuse(f"it has {len(names)} agents ({', '.join(names)}), and bench trains one that plays alone")
-    # An overridden `start` is how an environment launches servers.
+    # An environment launches servers by overriding `start`.
     if type(env).start is not vf.Env.start:
         raise refuse("it starts servers of its own")
     task_type = type(env.taskset).task_type()
@@ -385,7 +387,7 @@ def require_one_agent(env: Any) -> None:
 
 
 def judges_in(config: BaseModel, above: str = "") -> Iterator[str]:
-    """Yield the dotted names of the settings of models that judge."""
+    """Yield the dotted names of settings that configure a judge model."""
     for name, value in config:
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, vf.JudgeConfig):
@@ -395,7 +397,7 @@ def judges_in(config: BaseModel, above: str = "") -> Iterator[str]:
 
 
 def require_no_help(task: Any) -> None:
-    """Refuse a task that needs more than the agent's words."""
+    """Refuse a task that needs more than the agent's words, such as a sandbox or a container."""
     for hook in ("setup", "finalize"):
         method = getattr(type(task), hook)
         if method is not getattr(vf.Task, hook) and "runtime" in inspect.signature(method).parameters:
@@ -414,7 +416,7 @@ def require_no_help(task: Any) -> None:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the error that the environment raised as text, without the errors of verifiers around it."""
+    """Describe the error that the environment raised, without the verifiers errors that wrap it."""
     while isinstance(error, vf.RolloutError) and error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error)[:MOST_CHARACTERS]}"

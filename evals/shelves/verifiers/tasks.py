@@ -7,15 +7,15 @@ Their names include options:
     verifiers:my_taskset?size=500&right_from=0.8
 
 The name is that of a module or installed package that exports a `Taskset`, and an `Env` if it needs its own. A user's
-module is looked up in the same folders as plug-ins. Dotted options are the package's own, those of its `[env]`; their
-values are JSON, or bare text. `size` is the most training problems, and `right_from` the least reward of a right
+module is searched for in the same folders as plug-ins. Dotted options are those of the package's `[env]`; their values
+are JSON, or bare text. `size` is the most training problems, and `right_from` the smallest reward of a correct
 completion. The first problems of the taskset are the test split, and the next ones the training split.
 
 The environment's own `run` decides what the model reads, and the task's own rewards decide what it earns. A worker
-process plays the episodes (see _player.py). After each turn it plays from the beginning, with all that the model has
-said, so that there is no state of an environment to keep. The reward of a turn is what the turn adds to the reward of
-an episode that ends there. The rewards of all turns therefore add up to the reward of the episode, however many turns
-it has.
+process plays the episodes (see _player.py). After each turn, it replays the episode from the beginning with everything
+that the model has said, so that no state of an environment has to be kept. The reward of a turn is what the turn adds
+to the reward of an episode that ends there. So the rewards of all turns add up to the reward of the episode, however
+many turns it has.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from harness import plugins
 from harness.plugins import UserModule
 
 TEST_PROBLEMS, TRAIN_PROBLEMS = 256, 2048
-# If a taskset has too few problems, at most a quarter of them are for the test.
+# If a taskset has fewer problems than needed, at most this share of them is for the test.
 _MOST_TEST_FRAC = 0.25
 _RECIPE_VERSION = 1
 _PACKAGE_VERSION = "0.4"
@@ -49,20 +49,20 @@ PREFIX = "verifiers:"
 _PROGRAM = Path(__file__).with_name("_player.py")
 _MEMORY_BYTES = 8 << 30
 _CPU_LIMIT_S = 10.0
-"""The limit for one episode, or for opening an environment."""
+"""The CPU limit for one episode, or for opening an environment."""
 _LOAD_LIMIT_S = 1200.0
-"""The limit for making or fetching all problems, in wall-clock time."""
+"""The wall-clock limit for making or fetching all problems."""
 _NO_REFERENCE = "(no reference: the taskset's rewards decide)"
-# The size of the cache of states. A forgotten state is played again.
+# The size of the cache of states. A state that was dropped is played again.
 _REMEMBERED_EPISODES = 50_000
 
 
 def load_verifiers_task(name: str) -> Task:
-    """Load the task of `verifiers:<taskset>[?option=value&...]`.
+    """Load the task named `verifiers:<taskset>[?option=value&...]`.
 
-    Raises EvalError if the package is not installed, for an unknown taskset or option, and for an environment that
-    bench cannot play. Such an environment has several agents, tools or a sandbox, is judged by another model, or does
-    not do the same when the same is said.
+    Raises EvalError if the package is not installed, for an unknown taskset or option, or for an environment that bench
+    cannot play. Such an environment has several agents, tools or a sandbox, is judged by another model, or reacts
+    differently to the same words.
     """
     taskset, _, written = name.removeprefix(PREFIX).partition("?")
     _require_package()
@@ -70,18 +70,18 @@ def load_verifiers_task(name: str) -> Task:
 
 
 class _Place(NamedTuple):
-    """The folder from which a user's module is imported, unless it is installed, and the digest of its content."""
+    """The folder from which a user's module is imported, or None if it is installed, and the digest of its content."""
 
     folder: str | None = None
     digest: str = ""
 
     @classmethod
     def of(cls, module: UserModule | None) -> _Place:
-        """Return the place of a module; None is a taskset that verifiers ships."""
+        """Return the place of a module; None stands for a taskset that verifiers ships."""
         if module is None:
             return cls()
         file = module.files[module.name]
-        # The folder to import from contains the module's file, or the package's folder.
+        # The folder to import from contains the module's file or the package's folder.
         folder = str(file.parents[1 if file.name == "__init__.py" else 0].resolve())
         return cls(None if module.installed else folder, module.digest)
 
@@ -118,7 +118,7 @@ def _load(taskset: str, written: str, place: _Place) -> Task:
 def _reply(problem: Problem, said: Sequence[str]) -> Reply:
     """Return the environment's reply to the last turn.
 
-    If the environment fails on what was said, the conversation ends; its verdict is then `crash`.
+    If the environment fails on what was said, the conversation ends, and its verdict is `crash`.
     """
     episode = problem.own_comparison
     assert isinstance(episode, Episode)
@@ -135,9 +135,9 @@ class _State:
     asked: str | None = None
     """The environment's next text; None if the episode has ended."""
     reward: float = 0.0
-    """The reward of all turns together."""
+    """The total reward of all turns."""
     failed: Reason | None = None
-    """Why both are unknown."""
+    """Why `asked` and `reward` are unknown, or None."""
 
 
 _NOTHING = _State()
@@ -151,16 +151,16 @@ PROCESS = WorkerProcess(
 """The worker that plays environments."""
 PROCESS.keep()
 _imported: dict[str, _Place] = {}
-"""The modules that the worker has imported, by the name of their taskset."""
+"""Maps the name of a taskset to the module that the worker has imported for it."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """The episodes of one task. A call with all that was said, as JSON, returns whether that is right."""
+    """The episodes of one task. Calling it with everything that was said, as JSON, returns whether that is correct."""
 
     played: _Played
     data: str
-    """The data of the task, as JSON."""
+    """The task's data, as JSON."""
     right_from: float
 
     def after(self, said: Sequence[str]) -> _State:
@@ -174,7 +174,7 @@ class Episode:
 
 @lru_cache(maxsize=_REMEMBERED_EPISODES)
 def _state(played: _Played, data: str, said: tuple[str, ...]) -> _State:
-    """Return the state after these turns, cached: each turn needs the one before it too."""
+    """Return the state after these turns. Cached, because each turn also needs the state before it."""
     try:
         found = played.ask("play", data=json.loads(data), said=said)
     except WorkerLostError as lost:
@@ -184,20 +184,21 @@ def _state(played: _Played, data: str, said: tuple[str, ...]) -> _State:
 
 @dataclass(frozen=True)
 class _Played:
-    """An environment in the worker that plays it."""
+    """An environment, played by the worker."""
 
     taskset: str
     options: str
-    """The package's own, as JSON."""
+    """The package's own options, as JSON."""
     place: _Place
 
     def ask(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
         """Return the reply of _player.py to a request.
 
-        Raises EvalError for an environment that cannot be played, and WorkerLostError.
+        Raises EvalError for an environment that cannot be played, and WorkerLostError if the worker ends without an
+        answer.
         """
         if _imported.setdefault(self.taskset, self.place) != self.place:
-            PROCESS.close()  # the worker has imported the module as it was before the edit
+            PROCESS.close()  # The worker has imported the module as it was before the edit.
             _imported.clear()
         own = {"taskset": self.taskset, "options": json.loads(self.options), "folder": self.place.folder}
         reply: dict[str, Any] = json.loads(PROCESS.reply({"do": what, **own, **request}, wall_limit_s))
@@ -211,7 +212,7 @@ class _Played:
         return reply
 
     def before_training(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
-        """Ask like `ask`, but raise EvalError if the worker is lost, too."""
+        """Ask like `ask`, but raise EvalError if the worker is lost."""
         try:
             return self.ask(what, wall_limit_s, **request)
         except WorkerLostError as lost:
@@ -234,7 +235,7 @@ class _Stream:
 
     @cached_property
     def tasks(self) -> list[dict[str, Any]]:
-        """The tasks of _player.py, each with its number. Raises EvalError if there are fewer than two."""
+        """The tasks that _player.py loaded, each with its number. Raises EvalError if there are fewer than two."""
         most = TEST_PROBLEMS + self.size
         tasks: list[dict[str, Any]] = self.played.before_training("load", _LOAD_LIMIT_S, most=most)["tasks"]
         if len(tasks) < 2:
@@ -302,11 +303,11 @@ def _require_package() -> None:
 
 
 def _module_of(taskset: str) -> UserModule | None:
-    """Return the module that verifiers would import for this name; None for a taskset that it ships.
+    """Return the module that verifiers would import for this name, or None for a taskset that it ships.
 
-    Raises RefusedError if there is none.
+    Raises RefusedError if there is no such module.
     """
-    # The package derives the module's name from an id such as `owner/name@version` in this way.
+    # The package derives the module's name from an id such as `owner/name@version` in the same way.
     name = taskset.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
     package = util.find_spec("verifiers")
     if package is not None and package.origin is not None:
@@ -319,7 +320,7 @@ def _module_of(taskset: str) -> UserModule | None:
 
 
 def _options(task: str, written: str) -> dict[str, Any]:
-    """Return the options by name; values are JSON, else text."""
+    """Return the options by name. Each value is parsed as JSON if possible, else kept as text."""
     found: dict[str, Any] = {}
     for name, text in written_options(task, written).items():
         if name == "taskset.id":

@@ -1,4 +1,4 @@
-"""Figures of a search, from this folder and plug-ins: every `SearchFigure` at a module's top level is registered."""
+"""The figures of a search. Every `SearchFigure` at the top level of a module here or in a plug-in is registered."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from reports.search.values import StudyObjective, objectives_of
 
 @dataclass(frozen=True)
 class SearchFigure:
-    """One figure of the page of a search. Raises ValueError for a name that cannot be that of a file."""
+    """One figure of the page of a search. Raises ValueError if the name is not valid as a file name."""
 
     name: str
-    """Like title and order, as in a `reports.figures.Figure`."""
+    """The name of its files; see `reports.figures.Figure` for name, title and order."""
     title: str
     draw: Callable[[StudyRecord, StudyObjective], Drawing | None]
-    """Draws the figure for an objective, or returns None if the record holds nothing to show."""
+    """Draws the figure for an objective, or returns None if there is nothing to show."""
     each_objective: bool = False
-    """True if it is drawn for the second objective too."""
+    """True to draw the figure for the second objective as well."""
     order: int = AFTER_OURS
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ SEARCH_FIGURES: Kind[SearchFigure] = Kind(
 
 
 def render_search_figures(study: StudyRecord) -> list[RenderedFigure]:
-    """Draw every figure for which there is something to show, in reading order."""
+    """Draw every figure that has something to show, in reading order."""
     rendered = []
     for figure in in_reading_order(SEARCH_FIGURES):
         for objective in objectives_of(study)[: 2 if figure.each_objective else 1]:

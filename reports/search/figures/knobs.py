@@ -34,19 +34,19 @@ BAR_IN, MARGINS_IN = 0.26, 0.75
 MAX_CHARACTERS = 40
 MIN_TRIALS = 2
 PANELS = partial(Panels, height=1.15, column_gap=0.25, row_gap=0.66, left=0.75, top=0.42, bottom=0.4)
-# The number of columns, the width of a panel in inches, the characters of a line of its title.
+# (number of columns, width of a panel in inches, characters per line of its title)
 NARROW, WIDE = (3, 1.65, 24), (2, 2.6, 38)
 EDGE = 0.06
-"""The room at both ends of a panel, as a share of the knob's range."""
+"""The margin at both ends of a panel, as a share of the knob's range."""
 
 
 def draw_importance(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """Draw fANOVA's share of each knob in an objective's variance; None if refused, and the page says why."""
+    """Draw each knob's fANOVA share of an objective's variance; None if it was refused, which the page explains."""
     found = next((one for one in study.importances if one.metric == objective.metric), None)
     if found is None or not found.shares:
         return None
     labels = short_knobs(study.knobs)
-    # Ascending, because barh draws upwards: the largest share ends on top. Names break ties, so output is reproducible.
+    # Ascending, because barh draws upwards and the largest share should be on top. Names break ties reproducibly.
     shares = sorted(found.shares.items(), key=lambda item: (item[1], item[0]))
     figure = new_figure(MARGINS_IN + BAR_IN * max(2, len(shares)))
     axes = figure.subplots()
@@ -58,7 +58,7 @@ def draw_importance(study: StudyRecord, objective: StudyObjective) -> Drawing | 
         )
     axes.set_yticks(range(len(shares)), names)
     axes.grid(visible=False, axis="y")
-    # Room for the label behind the longest bar; 1 if all shares are 0.
+    # Leave room for the label of the longest bar. The limit is 1 if all shares are 0.
     axes.set_xlim(0, 1.15 * max(100 * share for _, share in shares) or 1.0)
     axes.set_ylim(-0.6, len(shares) - 0.4)
     axes.set_xlabel(said("reports.share_variance", name=objective.name))
@@ -71,7 +71,7 @@ def draw_importance(study: StudyRecord, objective: StudyObjective) -> Drawing | 
 
 
 def draw_slices(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """Draw the objective against each knob by itself; None with fewer than two complete trials."""
+    """Draw the objective against each knob separately; None for fewer than two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
     if len(trials) < MIN_TRIALS or not knobs:
@@ -80,7 +80,7 @@ def draw_slices(study: StudyRecord, objective: StudyObjective) -> Drawing | None
         name: KnobAxis.of(study.knobs[name], [trial.params[name] for trial in trials if name in trial.params])
         for name in knobs
     }
-    # Wider panels, and fewer of them, if any tick label would not fit.
+    # If any tick label would not fit, use wider and therefore fewer panels.
     columns, width, characters = NARROW if all(_fits(axis, NARROW[1]) for axis in axes_of.values()) else WIDE
     columns = min(columns, len(knobs))
     kinds = {kind_of(trial) for trial in trials}
@@ -145,7 +145,7 @@ def _fits(axis: KnobAxis, width_in: float) -> bool:
 
 
 def _fitting_characters(ticks: int, width_in: float) -> int:
-    """Return how many characters a tick label may have, at least 3, with a gap of one to its neighbour."""
+    """Return how many characters a tick label may have, leaving a gap of one character; at least 3."""
     return max(3, int(width_in / (1 + 2 * EDGE) / ticks / TICK_CHARACTER_IN) - 1)
 
 

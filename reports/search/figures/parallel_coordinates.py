@@ -1,6 +1,6 @@
-"""Every complete trial as a line through its knobs down to its value on a colour bar.
+"""Every complete trial as a line through its knobs, which ends at its value on a colour bar.
 
-Knobs stand one below the other, so that long names fit.
+Knobs are stacked vertically, so that long names fit.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 MIN_TRIALS = 2
 CHOICE_AT = 0.06
-"""The position of a choice within its part of the axis. Its name is to the right, so that no line crosses a name."""
-# The middle of cividis, which is visible on white and on a dark page; each of its ends is lost on one of them.
+"""The position of a choice within its section of the axis. Its name is to the right, where no line crosses it."""
+# The middle of cividis, which is visible on white and on dark pages. Each end of it would vanish on one of them.
 DARK, LIGHT = 0.25, 0.88
 BAR_STEPS = 64
 BAR_TICKS = 5
@@ -46,7 +46,7 @@ class CoordinatesLayout:
     band: float = 0.2
     below: float = 0.25
     name_lift: float = 0.0
-    """How far the name of a knob stands above its band; 0 if it stands next to it."""
+    """How far a knob's name is above its band; 0 if it is next to the band."""
     name_characters: int = 23
 
     def x(self, position: float) -> float:
@@ -63,9 +63,9 @@ NARROW_SHEET = CoordinatesLayout(
 
 @dataclass(frozen=True)
 class Scale:
-    """The values of an objective, as shown, in ascending order; better ones are darker.
+    """The values of an objective in ascending order, as shown; better values are darker.
 
-    Colours go by rank: by value, one collapsed trial would make all others alike.
+    Colours depend on rank: by value, one collapsed trial would make all others look alike.
     """
 
     values: tuple[float, ...]
@@ -91,7 +91,7 @@ class Scale:
 
 
 def draw_parallel_coordinates(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """Draw every complete trial as a line through its knobs; None with fewer than two complete trials."""
+    """Draw every complete trial as a line through its knobs; None for fewer than two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
     if len(trials) < MIN_TRIALS or not knobs:
@@ -111,7 +111,7 @@ def draw_parallel_coordinates(study: StudyRecord, objective: StudyObjective) -> 
     for row, name in enumerate(knobs):
         _draw_knob(axes, sheet, sheet.y(row), short[name], knob_axes[name], conditional=name in conditional)
     _draw_bar(axes, sheet, sheet.y(len(knobs)), scale, objective)
-    # The best comes last, so that no other line covers it.
+    # Draw the best trial last, so that no other line covers it.
     order = sorted(trials, key=lambda trial: scale.position(shown[trial.number]), reverse=not objective.maximize)
     for trial in order:
         xs, ys = _path(trial, knobs, knob_axes, sheet, sheet.x(scale.position(shown[trial.number])))
@@ -134,7 +134,7 @@ def draw_parallel_coordinates(study: StudyRecord, objective: StudyObjective) -> 
 
 
 def _blank(height_in: float) -> tuple[Figure, Axes]:
-    """Return a figure with a single plot, whose coordinates are inches from its upper left corner."""
+    """Make a figure with a single plot, whose coordinates are inches from the upper left corner."""
     figure = new_figure(height_in, laid_out=False)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
@@ -179,7 +179,7 @@ def _draw_bar(axes: Axes, sheet: CoordinatesLayout, y: float, scale: Scale, obje
     width = (sheet.high - sheet.low) / BAR_STEPS
     for step in range(BAR_STEPS):
         color = scale.color(scale.low + (step + 0.5) / BAR_STEPS * (scale.high - scale.low))
-        # The edge has the same colour, because renderers leave hairlines between neighbours.
+        # Draw the edge in the same colour, because renderers leave hairlines between neighbours.
         axes.add_patch(Rectangle((sheet.low + step * width, y), width, sheet.band, color=color, linewidth=0.4))
     for tick in range(BAR_TICKS) if scale.high > scale.low else [BAR_TICKS // 2]:
         place = tick / (BAR_TICKS - 1)
@@ -191,7 +191,7 @@ def _draw_bar(axes: Axes, sheet: CoordinatesLayout, y: float, scale: Scale, obje
 def _path(
     trial: TrialRecord, knobs: Sequence[str], knob_axes: dict[str, KnobAxis], sheet: CoordinatesLayout, end: float
 ) -> tuple[list[float], list[float]]:
-    """Return the line of a trial: straight down through the band of each knob, then over to the next."""
+    """Return the line of a trial: straight down through each knob's band, then across to the next."""
     xs, ys = [], []
     for row, name in enumerate(knobs):
         x = sheet.x(knob_axes[name].position(trial.params[name])) if name in trial.params else sheet.not_drawn

@@ -1,4 +1,4 @@
-"""Two objectives against each other: the price of one in terms of the other."""
+"""Two objectives against each other: what one costs in terms of the other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from reports.search.drawing import axis_label, count_kinds, draw_trials, kind_of
 from reports.search.figures import SearchFigure
 from reports.search.values import StudyObjective, complete_trials, objectives_of
 
-# About the size of the axes, and of a label with the number of a trial, in inches.
+# Approximate sizes in inches: the axes, and a label with a trial's number.
 AXES_IN = (5.4, 2.9)
 LABEL_IN = (0.3, 0.17)
 
 
 def draw_pareto(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """Draw the first objective against the second; None with one objective or without a complete trial."""
+    """Draw the first objective against the second; None if there is one objective or no complete trial."""
     trials = complete_trials(study)
     if len(study.objectives) == 1 or not trials:
         return None
@@ -39,8 +39,8 @@ def draw_pareto(study: StudyRecord, objective: StudyObjective) -> Drawing | None
             *zip(*front, strict=True),
             color=GREY,
             linewidth=1.4,
-            # Between two trials the line keeps the level of the one within the bound on the second objective: the left
-            # one if less of it is better, the right one if more is.
+            # Between two trials, the line has the level of the trial that meets a bound on the second objective at that
+            # point: the left one if less is better, the right one if more is better.
             drawstyle="steps-pre" if cost.maximize else "steps-post",
             label="front",
             zorder=1,
@@ -49,7 +49,7 @@ def draw_pareto(study: StudyRecord, objective: StudyObjective) -> Drawing | None
     axes.margins(0.1)
     labelled = _labelled(study, points)
     for number in labelled:
-        # Labels point towards what no trial reached, where there are no marks.
+        # Labels point away from the trials: towards values that no trial reached.
         side, above = (1 if cost.maximize else -1), (1 if objective.maximize else -1)
         axes.annotate(
             str(number),
@@ -83,11 +83,11 @@ def _columns(points: dict[int, tuple[float, float]]) -> tuple[list[float], list[
 
 
 def _labelled(study: StudyRecord, points: dict[int, tuple[float, float]]) -> Sequence[int]:
-    """Return the trials of the front whose numbers do not overlap, the best first."""
+    """Return the trials of the front whose labels do not overlap, best first."""
     spans = [max(values) - min(values) or 1.0 for values in _columns(points)]
     chosen: list[int] = []
     for number in sorted(study.front, key=lambda number: (number != study.best, points[number])):
-        # Labels overlap if they are closer than a label in both directions; distances are scaled to inches on the axes.
+        # Labels overlap if they are closer than a label's size in both directions. Distances are scaled to inches.
         near = [
             all(
                 abs(one - other) / span * size < label

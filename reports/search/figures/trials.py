@@ -24,14 +24,14 @@ from reports.search.drawing import (
 from reports.search.figures import SearchFigure
 from reports.search.values import StudyObjective, complete_trials
 
-# The strip for trials without a value, and the place of their marks in it, as shares of the height of the axes.
+# As shares of the height of the axes: the strip for trials without a value, and the position of marks in it.
 STRIP, STRIP_Y = 0.1, 0.035
 COLORS = {"complete": BLUE, "pruned": VERMILION, "failed": VERMILION, "running": GREY}
 DOTTED = (0, (1.5, 1.5))
 
 
 def draw_history(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """Draw the value of each trial in the order of the search; None if no trial has one."""
+    """Draw the value of each trial in the order of the search; None if no trial has a value."""
     trials = sorted(study.trials, key=lambda trial: trial.number)
     values = [_value(trial, objective) for trial in trials]
     valued = [(trial, objective.shown(value)) for trial, value in zip(trials, values, strict=True) if value is not None]
@@ -44,7 +44,7 @@ def draw_history(study: StudyRecord, objective: StudyObjective) -> Drawing | Non
     best = _best_so_far(study, objective)
     if best:
         numbers = [*(number for number, _ in best), trials[-1].number]
-        # The last level is repeated at the last trial, so that the line spans all trials.
+        # Repeat the last level at the last trial, so that the line spans all trials.
         levels = [*(value for _, value in best), best[-1][1]]
         (handles["best so far"],) = axes.plot(
             numbers, levels, color=INK, linewidth=1.2, drawstyle="steps-post", label="best so far", zorder=1
@@ -52,12 +52,12 @@ def draw_history(study: StudyRecord, objective: StudyObjective) -> Drawing | Non
     shown, ys = [trial for trial, _ in valued], [value for _, value in valued]
     handles |= draw_trials(axes, shown, [trial.number for trial in shown], ys, study.best)
     axes.margins(y=0.08)
-    # The limits are read after the data are drawn. The strip extends them downwards for trials without a value.
+    # Read the limits after the data are drawn. The strip extends them downwards for trials without a value.
     low, high = axes.get_ylim()
     if without:
         axes.set_ylim(low - STRIP * (high - low), high)
         xs, heights = [trial.number for trial in without], len(without) * [STRIP_Y]
-        # These marks have no value, so their height is a share of the axes.
+        # These marks have no value, so they are placed at a fraction of the height of the axes.
         handles |= draw_trials(axes, without, xs, heights, None, transform=axes.get_xaxis_transform())
     room = 0.03 * (trials[-1].number - trials[0].number) + 0.5
     axes.set_xlim(trials[0].number - room, trials[-1].number + room)
@@ -79,7 +79,7 @@ def draw_history(study: StudyRecord, objective: StudyObjective) -> Drawing | Non
 
 
 def _value(trial: TrialRecord, objective: StudyObjective) -> float | None:
-    """Return the final value, or the last one that a pruned trial reported."""
+    """Return the trial's final value; for a pruned trial, the last value that it reported."""
     if trial.state == "complete":
         return objective.of(trial)
     if trial.state == "pruned" and objective.index == 0:
@@ -88,7 +88,7 @@ def _value(trial: TrialRecord, objective: StudyObjective) -> float | None:
 
 
 def _best_so_far(study: StudyRecord, objective: StudyObjective) -> list[tuple[int, float]]:
-    """Return the trials that beat all complete ones before them, with their values as shown."""
+    """Return the complete trials that beat all earlier complete ones, with their values as shown."""
     best: list[tuple[int, float]] = []
     for trial in complete_trials(study):
         value = objective.of(trial)
@@ -114,7 +114,7 @@ def _row(trial: TrialRecord, objective: StudyObjective, value: float | None) -> 
 
 
 def draw_intermediate(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """Draw what trials reported while training, by which pruning decides; None if nothing was reported."""
+    """Draw what trials reported while training, on which pruning decides; None if nothing was reported."""
     # A repeated setting shares the cells, and so the curve, of an earlier trial.
     curves = {trial.number: curve for trial in study.trials if trial.same_as is None and (curve := _curve_of(trial))}
     if not curves:
@@ -123,7 +123,7 @@ def draw_intermediate(study: StudyRecord, objective: StudyObjective) -> Drawing 
     figure = new_figure(3.8)
     axes = figure.subplots()
     handles = {}
-    # False sorts first: the default and then the best are drawn last, on top of the others.
+    # False sorts first, so the default and then the best are drawn last, on top of the others.
     for trial in sorted(trials, key=lambda trial: (trial.number == study.best, trial.is_default, trial.number)):
         steps, values = zip(*curves[trial.number], strict=True)
         ys = [objective.shown(value) for value in values]
@@ -136,7 +136,7 @@ def draw_intermediate(study: StudyRecord, objective: StudyObjective) -> Drawing 
             line.set(linewidth=1.6, linestyle=(0, (5, 2)), color=MARKS["default"].color)
         else:
             line.set(linewidth=0.9, alpha=0.75, linestyle=DOTTED if trial.state == "running" else "-")
-        # A line of a single point is invisible without a marker.
+        # A line with a single point is invisible without a marker.
         if len(steps) == 1 and trial.state == "complete":
             line.set(marker="o", markersize=3)
         if trial.state in ("pruned", "failed"):

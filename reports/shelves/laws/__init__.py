@@ -1,10 +1,9 @@
 """Laws that training is said to follow: reward against entropy, score against generated tokens.
 
-`fit_entropy_law` fits R = -a exp(H) + b (Cui et al. 2505.22617), `fit_free_exponent` the same with a free scale of H.
-`law_uncertainty` and `free_exponent_uncertainty` give their intervals by a jackknife over whole runs. `forecast` fits
-the beginning of a run and predicts the rest. `fit_compute_law` fits a sigmoid in log tokens, and
-`compare_compute_laws` compares two of them, paired by seed. Points that determine no law raise LawRefusedError, which
-says why.
+`fit_entropy_law` fits R = -a exp(H) + b (Cui et al. 2505.22617). `fit_free_exponent` adds a free factor in front of H.
+`law_uncertainty` and `free_exponent_uncertainty` compute intervals by a jackknife over complete runs. `forecast` fits
+the beginning of a run and predicts the rest. `fit_compute_law` fits a sigmoid in log tokens, and `compare_compute_laws`
+compares two such fits, paired by seed. Points that do not determine a law raise LawRefusedError with the reason.
 """
 
 from reports.shelves.laws.compute import ComputeLaw, compare_compute_laws, fit_compute_law

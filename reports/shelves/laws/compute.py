@@ -1,6 +1,6 @@
 """The compute law: a sigmoid of the score in log tokens, for runs without a recorded entropy (2510.13786, eq. 1).
 
-A sigmoid has four parameters and follows noise readily, so it is only shown where noise alone would hardly fit as well.
+A sigmoid has four parameters and readily follows noise, so it is shown only if noise alone would hardly fit as well.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from reports.shelves.laws.entropy import FloatArray, LawRefusedError, Numbers, f
 from reports.shelves.laws.uncertainty import Jackknife, LawInterval, jackknife
 
 MAX_EXPONENT = 20.0
-# A parameter this close to a bound, as a share of its range, was stopped by the bound and not set by the points.
+# A parameter this close to a bound, as a share of its range, was stopped by the bound instead of determined by the
+# points.
 BOUND_MARGIN = 0.01
 MAX_EVALUATIONS = 2000
 
 MOST_CHANCE = 0.05
-"""A fit that noise alone reaches more often than this is refused."""
+"""A fit is refused if noise alone fits as well in a larger share of cases."""
 DRAWS = 999
 RUNS_TO_FLIP = 6
-"""With this many runs, flipping whole runs has enough patterns: two of 2^6 are below `MOST_CHANCE`."""
+"""The fewest runs for flipping whole runs: only two of 2^6 sign patterns fit best, a share below `MOST_CHANCE`."""
 NOISE_CORRELATION = 0.9
-"""The autocorrelation assumed of a run that does not learn, if too few runs show it.
+"""The autocorrelation assumed for a run that does not learn, if there are too few runs to flip.
 
-Noise with less of it follows a sigmoid less often, so this errs on the cautious side.
+Noise with a lower autocorrelation follows a sigmoid less often, so the assumption is cautious.
 """
-# The sigmoids that noise may fit: exponents for points that span one unit of log tokens, and the number of midpoints.
+# The sigmoids to compare noise with: exponents for points that span one unit of log tokens, and the number of
+# midpoints.
 _SHAPE_EXPONENTS = (0.5, 4.0, 8.0, 16.0, 64.0)
 _SHAPE_MIDPOINTS = 25
 
@@ -44,9 +46,9 @@ class ComputeLaw:
     r2: float
     n_points: int
     p_noise: float
-    """How often noise alone fits a sigmoid as well."""
+    """The share of pure-noise draws that fit a sigmoid at least as well."""
     parameters: Jackknife
-    """The jackknife of asymptote, ln exponent and ln midpoint_tokens, and of `start` if it was fitted too."""
+    """The jackknife of asymptote, ln exponent and ln midpoint_tokens, and of `start` if it was fitted as well."""
 
     def predict(self, tokens: Numbers) -> FloatArray:
         """Return the score [n] after `tokens` [n] generated tokens, each above 0."""
@@ -58,7 +60,7 @@ class ComputeLaw:
     def interval(self, name: str, alpha: float = 0.05) -> tuple[float, float]:
         """Return the interval of `asymptote`, `exponent` or `midpoint_tokens` at level 1 - alpha.
 
-        The last two are above 0, and their intervals are symmetric in their logarithms.
+        The last two are positive, and their intervals are symmetric on the log scale.
         """
         place = ("asymptote", "exponent", "midpoint_tokens").index(name)
         gradient = np.eye(len(self.parameters.covariance))[[place]]
@@ -75,13 +77,14 @@ def fit_compute_law(
 ) -> ComputeLaw:
     """Fit the sigmoid to evaluations by `scipy.optimize.curve_fit`.
 
-    tokens [n]: generated up to each evaluation, above 0. score [n]. start: the score before training, where the curve
-    begins; if None, it is fitted too. run_lengths: the number of points of each run, in the order of training; if None,
-    all are of one run.
+    tokens [n]: generated up to each evaluation, above 0.
+    score [n]: the score of each evaluation.
+    start: the score before training, where the curve begins; if None, it is fitted as well.
+    run_lengths: the number of points of each run, in the order of training; None if all points belong to one run.
 
-    Raises LawRefusedError for fewer than 8 evaluations, points that are not finite, a constant score, and an exponent
-    or a midpoint that runs away. It is also raised for points that end before the midpoint, where the asymptote would
-    be a guess, and for a fit that noise alone reaches in more than 5% of cases (`noise_p_value`).
+    Raises LawRefusedError for fewer than 8 evaluations, points that are not finite, a constant score, or an exponent or
+    midpoint that diverges. It is also raised if the points end before the midpoint, where the asymptote would be a
+    guess, or if noise alone fits as well in more than 5% of cases (`noise_p_value`).
     """
     from scipy.optimize import curve_fit
 
@@ -95,7 +98,7 @@ def fit_compute_law(
     p_noise = noise_p_value(x, R, lengths)
     if p_noise > MOST_CHANCE:
         raise LawRefusedError("reports.shelves.laws.noise_fits_as_well", p_noise=p_noise)
-    # The first guess goes from the first to the last score, with its midpoint in the middle of the points.
+    # The first guess runs from the first to the last score, with its midpoint in the middle of the points.
     low, high = float(x.min()), float(x.max())
     width = high - low
     first = float(R[x.argmin()]) if start is None else start
@@ -117,7 +120,7 @@ def fit_compute_law(
         raise LawRefusedError("reports.shelves.laws.points_end_before_midpoint")
     if middle <= low and start is None:
         raise LawRefusedError("reports.shelves.laws.points_begin_beyond_midpoint")
-    if middle < low - (1 - 3 * BOUND_MARGIN) * width:  # its range is three times as wide as the points
+    if middle < low - (1 - 3 * BOUND_MARGIN) * width:  # The midpoint's range is three times as wide as the points.
         raise LawRefusedError("reports.shelves.laws.midpoint_far_from_points", midpoint_tokens=np.exp(middle))
     if exponent > (1 - BOUND_MARGIN) * MAX_EXPONENT:
         raise LawRefusedError("reports.shelves.laws.exponent_too_high", exponent=exponent)
@@ -138,10 +141,10 @@ def fit_compute_law(
 
 
 def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05) -> dict[str, LawInterval]:
-    """Compare two laws: the asymptote minus the other's, the exponent and the midpoint over the other's, by name.
+    """Compare two laws by name: the difference of the asymptotes, and the ratios of the exponents and the midpoints.
 
-    Both laws are fitted to whole runs of the same seeds in one order, which the jackknife leaves out in pairs. Raises
-    ValueError for laws of single runs, and of different numbers of runs.
+    Both laws must be fitted to complete runs of the same seeds in the same order, because the jackknife leaves out
+    pairs of runs. Raises ValueError for laws of single runs, or for different numbers of runs.
     """
     paired = law.parameters.minus(other.parameters)
     half_widths = paired.half_widths(np.eye(paired.changes.shape[1])[:3], alpha)
@@ -156,11 +159,12 @@ def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05
 
 
 def noise_p_value(log_tokens: FloatArray, score: FloatArray, run_lengths: Sequence[int]) -> float:
-    """Return how often scores without a trend fit some sigmoid at least as well as these [n], each run about its mean.
+    """Return the share of trendless draws that fit some sigmoid at least as well as the observed scores [n].
 
-    With six runs or more, whole runs are flipped about their means at random, which is valid whatever the noise within
-    a run. Fewer runs cannot distinguish drifting noise from a trend. They are compared with simulated drifting runs of
-    the same spread: AR(1) noise with `NOISE_CORRELATION`. Both count the observed points among 1 + 999 draws.
+    Each run is taken relative to its mean. With six or more runs, whole runs are flipped about their means at random,
+    which is valid whatever the noise within a run. Fewer runs cannot distinguish drifting noise from a trend, so they
+    are compared with simulated drifting runs of the same spread: AR(1) noise with `NOISE_CORRELATION`. In both cases
+    the observed scores count as one of 1 + 999 draws.
     """
     rng = np.random.default_rng(0)
     ends = np.cumsum(run_lengths)[:-1]
@@ -172,12 +176,12 @@ def noise_p_value(log_tokens: FloatArray, score: FloatArray, run_lengths: Sequen
         drawn = np.concatenate([_drifting(run, rng) for run in centered], axis=1)
     shapes = _shapes(log_tokens, ends)
     explained = np.abs(np.vstack([np.concatenate(centered), drawn]) @ shapes.T).max(axis=1)
-    # The tolerance lets ties count that differ by rounding only, such as the flip of all runs at once.
+    # The tolerance counts ties that differ only by rounding, such as the flip of all runs at once.
     return float(np.mean(explained >= explained[0] * (1 - 1e-9)))
 
 
 def _drifting(run: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Draw noise [DRAWS, n_points] with the sum of squares of `run` [n_points], each draw about its own mean."""
+    """Draw noise [DRAWS, n_points] with the sum of squares of `run` [n_points], each draw centred at its own mean."""
     drawn = rng.normal(size=(len(run), DRAWS))
     for point in range(1, len(run)):
         drawn[point] = NOISE_CORRELATION * drawn[point - 1] + np.sqrt(1 - NOISE_CORRELATION**2) * drawn[point]
@@ -187,7 +191,7 @@ def _drifting(run: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def _shapes(log_tokens: FloatArray, ends: FloatArray) -> FloatArray:
-    """Return sigmoids [n_shapes, n_points] from slow to sudden, each run about its mean, each shape of length 1."""
+    """Return sigmoids [n_shapes, n_points] from slow to abrupt, centred within each run and normalised to length 1."""
     low, high = float(log_tokens.min()), float(log_tokens.max())
     shapes = np.array([
         _sigmoid(log_tokens, 0.0, 1.0, exponent / (high - low), middle)
@@ -196,7 +200,7 @@ def _shapes(log_tokens: FloatArray, ends: FloatArray) -> FloatArray:
     ])  # fmt: skip
     centered = np.concatenate([run - run.mean(axis=1, keepdims=True) for run in np.split(shapes, ends, axis=1)], axis=1)
     lengths = np.sqrt((centered**2).sum(axis=1, keepdims=True))
-    # A sigmoid that is flat over the points has no direction to scale to length 1.
+    # A sigmoid that is flat over the points cannot be normalised.
     moving = lengths[:, 0] > 1e-9 * np.sqrt(len(log_tokens))
     return np.asarray(centered[moving] / lengths[moving], dtype=np.float64)
 

@@ -1,6 +1,6 @@
 """The compute law of every arm, score against generated tokens, compared with the baseline's.
 
-There is a verdict on the ceiling (the asymptote) and one on the efficiency (the exponent).
+The comparison has two verdicts: one on the ceiling (the asymptote), one on the efficiency (the exponent).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LawContrast:
-    """An arm's compute law against the baseline's, both fitted to the seeds that both have."""
+    """The comparison of an arm's compute law with the baseline's, both fitted to the seeds that the two arms share."""
 
     n_seeds: int
     differences: dict[str, LawInterval] | None
-    """See `compare_compute_laws`, at the level of the arm's other verdicts. None if the laws cannot be compared."""
+    """The results of `compare_compute_laws`, at the level of the arm's other verdicts; None if not comparable."""
     ceiling: Verdict
     """The verdict on the asymptote."""
     efficiency: Verdict
     """The verdict on the exponent."""
     undecided: str
-    """Why the laws cannot be compared."""
+    """Why the laws cannot be compared, or ""."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,18 @@ class ComputeFit:
     law: ComputeLaw | None
     """None if the fit is refused."""
     refused: str
-    """Why it is refused."""
+    """Why the fit is refused, or ""."""
     contrast: LawContrast | None
     """None for the baseline."""
     alpha: float
-    """The sweep's: intervals have the level 1 - alpha."""
+    """The sweep's alpha. Intervals have level 1 - alpha."""
 
     @property
     def target(self) -> str:
         return f"{self.metric} of {self.task}"
 
     def interval(self, name: str) -> LawInterval | None:
-        """Return `asymptote`, `exponent` or `midpoint_tokens` with its interval; None if the fit is refused."""
+        """Return `asymptote`, `exponent` or `midpoint_tokens` with its interval, or None if the fit is refused."""
         return None if self.law is None else LawInterval(getattr(self.law, name), *self.law.interval(name, self.alpha))
 
 
@@ -76,7 +76,7 @@ Evaluations = dict[int, list[tuple[float, float]]]
 
 @derived
 def compute_fits(analysis: Analysis) -> list[ComputeFit]:
-    """Fit every arm on every task. A curve starts at the score before training, if it was measured."""
+    """Fit every arm on every task. The curve starts at the score before training, if that was measured."""
     name, before = analysis.metric.name, scores_before_pp(analysis)
     fits = []
     for task in analysis.sweep.tasks:
@@ -92,7 +92,7 @@ def compute_fits(analysis: Analysis) -> list[ComputeFit]:
 
 
 def _evaluations(cells: Sequence[Measurement], task: str, metric: str) -> Evaluations:
-    """Return the evaluations of the cells that have any. Imported ones may lack their number of tokens."""
+    """Return the evaluations of each cell that has any. Those of imported cells without token counts are left out."""
     found = {
         m.cell.seed: [
             (float(tokens), 100 * score)
@@ -109,7 +109,7 @@ def _evaluations(cells: Sequence[Measurement], task: str, metric: str) -> Evalua
 def _compute_law(runs: Evaluations, seeds: Sequence[int], start: float | None) -> ComputeLaw:
     tokens, scores = zip(*(point for seed in seeds for point in runs[seed]), strict=True)
     most = max(len(runs[seed]) for seed in seeds)
-    if most < MIN_POINTS:  # the same few checkpoints of many seeds are no better a curve
+    if most < MIN_POINTS:  # The same few checkpoints of many seeds do not make a better curve.
         raise LawRefusedError("reports.shelves.laws.few_evaluations", n_evaluations=most, min_points=MIN_POINTS)
     return fit_compute_law(tokens, scores, start, run_lengths=[len(runs[seed]) for seed in seeds])
 
@@ -140,10 +140,10 @@ def _compared(
 def _identified_law(
     sweep: SweepRecord, arm: str, runs: Evaluations, seeds: Sequence[int], start: float | None
 ) -> ComputeLaw:
-    """Fit the law of an arm over these seeds. Raises LawRefusedError, which names the arm.
+    """Fit the law of an arm over these seeds. Raises LawRefusedError, naming the arm.
 
-    An asymptote beyond the possible scores by more than the margin is refused: the curve does not bend enough to say
-    where it ends.
+    An asymptote that exceeds the possible scores by more than the margin is refused: the curve does not bend enough to
+    show where it ends.
     """
     try:
         law = _compute_law(runs, seeds, start)

@@ -1,7 +1,7 @@
-"""The entropy law R = -a exp(H) + b: a policy buys reward with entropy (Cui et al. 2505.22617, eq. 2).
+"""The entropy law R = -a exp(H) + b: a policy trades entropy for reward (Cui et al. 2505.22617, eq. 2).
 
-`FreeExponent` has a free scale of the entropy, R = -a exp(c H) + b; the law itself has c = 1. The module also holds the
-points that all laws are fitted to, and the reasons to refuse them.
+`FreeExponent` has an additional factor c, R = -a exp(c H) + b; the law itself has c = 1. The module also contains the
+points that all laws are fitted to, and the checks that refuse them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIN_POINTS = 8
 
 
 class LawRefusedError(WordedError, ValueError):
-    """The points do not determine the law; the message says why."""
+    """The points do not determine the law. The message says why."""
 
 
 def finite_points(**columns: Numbers) -> list[FloatArray]:
@@ -45,9 +45,9 @@ class EntropyRun:
     """The points of one training run, as arrays [points]."""
 
     step: FloatArray
-    """Increasing; 0 is before training."""
+    """Increasing; step 0 is the model before training."""
     entropy: FloatArray
-    """Nats per token."""
+    """In nats per token."""
     reward: FloatArray
     """A training reward or a score."""
 
@@ -55,11 +55,12 @@ class EntropyRun:
         return len(self.step)
 
 
-# A shift of H only rescales a, so the span of H itself counts. Over this span exp(H) changes by 5%.
+# A shift of H only rescales a, so the span of H counts, not its level. Over this span exp(H) changes by 5%.
 MIN_SPAN_NATS = 0.05
-# The span is that of the middle 90% of the points, because a single odd step must not make one.
+# The span covers the middle 90% of the points, so that a single odd step cannot widen it.
 SPAN_QUANTILES = (0.05, 0.95)
-# exp overflows at 709. No policy comes near: over a vocabulary of 150k tokens entropy is at most ln 150k = 12 nats.
+# exp overflows at 709. No policy comes near that: with a vocabulary of 150k tokens, entropy is at most ln 150k = 12
+# nats.
 MAX_ENTROPY_NATS = 600.0
 
 
@@ -75,7 +76,7 @@ class EntropyLaw:
 
     @property
     def ceiling(self) -> float:
-        """The reward at H = 0, when all entropy is spent: b - a. With a <= 0 it is a floor, not a ceiling."""
+        """The reward at H = 0, when all entropy is spent: b - a. If a <= 0, it is a floor instead of a ceiling."""
         return self.b - self.a
 
     def predict(self, entropy: Numbers) -> FloatArray:
@@ -84,14 +85,15 @@ class EntropyLaw:
 
 
 def fit_entropy_law(entropy: Numbers, reward: Numbers) -> EntropyLaw:
-    """Fit R = -a exp(H) + b, exactly, by linear least squares on exp(H).
+    """Fit R = -a exp(H) + b exactly, by linear least squares on exp(H).
 
     entropy [n]: the policy's mean entropy per token, in nats, at temperature 1; sampled (-mean log p) or full (over the
-    vocabulary). reward [n]: a training reward or a score at the same steps. The fit assumes that the noise is in the
-    reward; noise in the entropy makes `a` too small.
+    vocabulary).
+    reward [n]: a training reward or a score at the same steps.
+    The fit assumes that only the reward is noisy. Noise in the entropy makes `a` too small.
 
-    Raises LawRefusedError, which says why, for fewer than 8 points, points that are not finite, and a constant reward.
-    It is also raised for entropies that are negative, so large that exp overflows, or too close to each other.
+    Raises LawRefusedError, with the reason, for fewer than 8 points, points that are not finite, or a constant reward.
+    It is also raised if entropies are negative, so large that exp overflows, or too close to each other.
     """
     H, R = finite_points(entropy=entropy, reward=reward)
     require_entropies(H)
@@ -111,7 +113,7 @@ def fit_entropy_law(entropy: Numbers, reward: Numbers) -> EntropyLaw:
 
 
 def law_design(entropy: FloatArray, reference: float) -> FloatArray:
-    """Return the design matrix [n, 2]: exp(H - reference), at most 1 if the reference is the largest H, and ones."""
+    """Return the design matrix [n, 2]: exp(H - reference), which is at most 1 for the largest H, and ones."""
     return np.column_stack([np.exp(entropy - reference), np.ones_like(entropy)])
 
 
@@ -127,31 +129,31 @@ def require_entropies(entropy: FloatArray) -> None:
 
 
 def require_moving(reward: FloatArray) -> None:
-    """Raise LawRefusedError for a constant reward [n]: a fit would explain its rounding errors."""
+    """Raise LawRefusedError for a constant reward [n], of which a fit would explain the rounding errors."""
     if np.ptp(reward) == 0:
         raise LawRefusedError("reports.shelves.laws.reward_constant", reward=reward[0])
 
 
 def entropy_span_nats(entropy: FloatArray) -> float:
-    # Whole points only: between the outermost two of 20, interpolation would go 5% of the way to an odd one.
+    # Use existing points only. With 20 points, interpolation would move the quantile 5% of the way towards an outlier.
     low, high = SPAN_QUANTILES
     return float(np.quantile(entropy, high, method="lower") - np.quantile(entropy, low, method="higher"))
 
 
-# Beyond this, exp(c H) is a step at one end of the points, about which the other points say nothing.
+# Beyond this, exp(c H) is a step at one end of the points, and the other points say nothing about it.
 MAX_EXPONENT = 20.0
 # Below this, (exp(c x) - 1) / c differs from the line x by less than one part in a million for each nat of x.
 _NEAR_LINEAR = 1e-6
-# Densest around 0, where the curve turns from a step at one end of the points into one at the other.
+# Densest around 0, where the curve turns from a step at one end of the points into a step at the other end.
 _TRIED_EXPONENTS = tuple((MAX_EXPONENT * np.sinh(np.linspace(-4, 4, 25)) / np.sinh(4)).tolist())
 _EXPONENT_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class FreeExponent:
-    """The law with a free scale: R = level - slope (exp(c x) - 1) / c, with x = H - center_nats and c = `exponent`.
+    """The law with a free exponent: R = level - slope (exp(c x) - 1) / c, with x = H - center_nats and c = `exponent`.
 
-    Where the reward is linear in the entropy, c is near 0. `r2` is that of the fitted points.
+    If the reward is linear in the entropy, c is near 0. `r2` refers to the fitted points.
     """
 
     exponent: float
@@ -173,7 +175,7 @@ class FreeExponent:
         """Return derivatives [n, 3] of the reward at `entropy` [n] by level, slope and exponent."""
         x = self._centered(entropy)
         bend, c = _bend(x, self.exponent), self.exponent
-        # The limit at c = 0, where the formula would divide 0 by 0.
+        # The limit at c = 0, where the formula would be 0 / 0.
         by_exponent = x**2 / 2 if abs(c) < _NEAR_LINEAR else (x * np.exp(c * x) - bend) / c
         return np.column_stack([np.ones_like(x), -bend, -self.slope * by_exponent])
 
@@ -184,11 +186,12 @@ class FreeExponent:
 def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
     """Fit R = -a exp(c H) + b for a, b and c, by least squares.
 
-    At any c, the best a and b are those of a line in exp(c H), so only c is searched (variable projection, Golub and
+    For any c, the best a and b are those of a line in exp(c H), so only c is searched (variable projection, Golub and
     Pereyra 1973, SIAM J. Numer. Anal. 10:413). The search first tries `_TRIED_EXPONENTS`, then refines around the best
     with `scipy.optimize.minimize_scalar`.
 
-    entropy [n] in nats, reward [n]. Raises LawRefusedError for what `fit_entropy_law` refuses, and if c runs away.
+    entropy [n]: in nats. reward [n]. Raises LawRefusedError under the conditions of `fit_entropy_law`, and if c
+    diverges.
     """
     from scipy.optimize import minimize_scalar
 
@@ -201,9 +204,9 @@ def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
     ends = float(x.min()), float(x.max())
 
     def unexplained(exponent: float) -> float:
-        """Return the share of the rewards' variance that is left over at the best level and slope."""
+        """Return the share of the rewards' variance that remains with the best level and slope."""
         # Shifting and scaling exp(c x) does not change the share. The shift keeps exponents at or below 0, so nothing
-        # overflows; expm1 keeps the digits near c = 0.
+        # overflows. expm1 preserves precision near c = 0.
         shape = x if abs(exponent) < _NEAR_LINEAR else np.expm1(exponent * x - max(exponent * end for end in ends))
         shape = shape - shape.mean()
         return 1 - float(centered @ shape) ** 2 / (float(shape @ shape) * total)
@@ -227,5 +230,5 @@ def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
 
 
 def _bend(x: FloatArray, exponent: float) -> FloatArray:
-    """Return (exp(c x) - 1) / c, which is x at c = 0: no parameter runs away if the points lie on a line."""
+    """Return (exp(c x) - 1) / c, or its limit x at c = 0, so that no parameter diverges if the points are on a line."""
     return x if abs(exponent) < _NEAR_LINEAR else np.expm1(exponent * x) / exponent

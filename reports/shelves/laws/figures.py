@@ -1,4 +1,4 @@
-"""Reward against entropy, with the fitted law, its ceiling, and the forecast from the beginning of training."""
+"""The figure of reward against entropy, with the fitted law, its ceiling, and the forecast from early training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STRETCHES = 20
 TITLE_CHARACTERS = 46
 GRID_POINTS = 100
-# A ceiling may lie far from every point. The view extends beyond the points by at most this share of their range.
+# A ceiling may be far from all points. The view extends beyond the points by at most this share of their range.
 CEILING_RANGE = 0.6
 FORECAST_DASH = (0, (4, 2))
 FREE_DOTS = (0, (1, 1.5))
@@ -36,7 +36,7 @@ FREE_DOTS = (0, (1, 1.5))
 def draw_entropy_law(analysis: Analysis) -> Drawing | None:
     """Draw a panel for each arm: the training reward or, if it was not recorded, the score on the first task.
 
-    Returns None without both entropy and reward, or if no arm follows the law.
+    None if entropy or reward was not recorded, or if no arm follows the law.
     """
     fits = _shown(pooled_fits(analysis))
     if all(fit.law is None for fit in fits):
@@ -53,7 +53,7 @@ def draw_entropy_law(analysis: Analysis) -> Drawing | None:
 
 
 def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
-    """Return the fits of the first target and the first kind of entropy that have points."""
+    """Return the fits to the first target, using the first kind of entropy for which there are points."""
     target = fits[0].target if fits else None
     of_target = [fit for fit in fits if fit.target == target]
     kind = next((kind for kind in ENTROPY_KINDS if any(fit.entropy == kind for fit in of_target)), None)
@@ -112,7 +112,7 @@ def _shows_ceiling(fit: EntropyFit, view: tuple[float, float]) -> bool:
 
 
 def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2D]:
-    """Return the legend's handles, in no arm's colour, since each arm has its own panel. view: the ends of y."""
+    """Return the legend's handles, in a neutral colour, because each arm has its own panel. view: the limits of y."""
     from matplotlib.lines import Line2D
 
     first = f"first {FIRST_FRAC:.0%} of training"
@@ -139,7 +139,7 @@ def _draw_points(axes: Axes, rows: Sequence[DataRow], style: ArmStyle) -> None:
 
 
 def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle) -> None:
-    """Draw the line of all points, thinner from the smallest entropy down to 0, where its ceiling is."""
+    """Draw the fitted law: thick over the points, thin from the smallest entropy down to 0, where the ceiling is."""
     if fit.law is None:
         return
     smallest, largest = _range(fit)
@@ -157,7 +157,7 @@ def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle) -> None:
 
 
 def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle) -> None:
-    """Draw the law of the first part alone, with the band of its line."""
+    """Draw the law fitted to the first part alone, with its band."""
     found = fit.forecast
     if found is None:
         return
@@ -168,7 +168,7 @@ def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle) -> None:
 
 
 def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRow]]) -> None:
-    """Show entropies from 0 to the largest; of y, the points and the ceilings and forecasts near them."""
+    """Set x from 0 to the largest entropy, and y to include the points and any nearby ceilings and forecasts."""
     rewards = [float(row["reward"]) for rows in points.values() for row in rows]
     low, high = min(rewards), max(rewards)
     room = CEILING_RANGE * ((high - low) or abs(high) or 1.0)
@@ -177,20 +177,20 @@ def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRo
     low, high = max(low - room, min(wanted)), min(high + room, max(wanted))
     margin = 0.06 * ((high - low) or 1.0)
     axes.set_ylim(low - margin, high + margin)
-    axes.locator_params(axis="y", nbins=5)  # more ticks have labels with decimals, which take room from the panels
+    axes.locator_params(axis="y", nbins=5)  # More ticks would need decimals, whose labels take space from the panels.
     largest = max(_range(fit)[1] for fit in fits) or 1.0
     axes.set_xlim(-0.04 * largest, 1.04 * largest)
 
 
 def _ends_of_bars(fits: Sequence[EntropyFit]) -> Iterator[float]:
-    """Yield the ends of the intervals of ceilings."""
+    """Yield the ends of the ceilings' intervals."""
     for fit in fits:
         if fit.ceiling is not None:
             yield from (fit.ceiling.low, fit.ceiling.high)
 
 
 def _ends_of_bands(fits: Sequence[EntropyFit]) -> Iterator[float]:
-    """Yield the ends of the bands of forecasts, at both sides of the view."""
+    """Yield the ends of the forecasts' bands at both sides of the view."""
     for fit in fits:
         if fit.forecast is not None:
             sides = [0.0, _range(fit)[1]]
@@ -202,7 +202,7 @@ def _ends_of_bands(fits: Sequence[EntropyFit]) -> Iterator[float]:
 
 
 def _range(fit: EntropyFit) -> tuple[float, float]:
-    """Return the smallest and the largest entropy of an arm."""
+    """Return the smallest and largest entropy of an arm."""
     entropies = np.concatenate([run.entropy for run in fit.runs.values()])
     return float(entropies.min()), float(entropies.max())
 
@@ -226,7 +226,7 @@ def _finding(fit: EntropyFit) -> str:
 
 
 def _ceilings(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
-    """Return the part of the caption on ceilings: how those in view are drawn, and where the others are."""
+    """Return the part of the caption about ceilings: how visible ones are drawn, and where the others are."""
     shown = [_shows_ceiling(fit, view) for fit in fits if fit.ceiling is not None]
     drawn = said("reports.shelves.laws.diamond_bar_its_ceiling", level=percent(1 - alpha))
     beyond = (

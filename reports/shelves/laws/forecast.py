@@ -1,4 +1,4 @@
-"""The forecast of the entropy law from the beginning of training, against three simpler ones.
+"""The forecast of the entropy law from the beginning of training, compared with three simpler forecasts.
 
 Any two monotone series fit each other well, so a good fit alone proves nothing.
 """
@@ -24,41 +24,42 @@ from reports.shelves.laws.uncertainty import LawUncertainty, law_uncertainty, po
 
 BoolArray = npt.NDArray[np.bool_]
 Predict = Callable[[EntropyRun], FloatArray]
-"""Predicts the rewards of the points of a run."""
+"""Predicts the reward at each point of a run."""
 
 FIRST_FRAC = 0.3
-# The rival takes the mean of several steps, because the reward of a single step is too noisy.
+# The first rival averages several steps, because the reward of a single step is too noisy.
 LAST_POINTS = 3
-# A run needs this many points in its first part for a line of its own.
+# The fewest points in the first part of a run from which a line of its own can be fitted.
 LEAST_FIRST = 2
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The law of the first `first_frac` of each run against three rivals, by root mean squared error on the rest.
+    """The law fitted to the first `first_frac` of each run, and three rivals, compared by RMSE on the rest.
 
-    The law is given the later entropies. Each rival is fitted to every run on its own and, like the law, to all runs
-    pooled; the better of the two counts.
+    The law is given the later entropies. Each rival is fitted twice, to every run separately and, like the law, to all
+    runs pooled; the smaller error counts.
     """
 
     law: EntropyLaw
-    """Fitted to the first parts, like `uncertainty`."""
+    """Fitted to the first parts only, like `uncertainty`."""
     uncertainty: LawUncertainty
     first_frac: float
     n_predicted: int
     rmse_law: float
     rmse_last: float
-    """Error of the rival that continues the mean of the last points before the cut."""
+    """The error of the rival that continues the mean of the last points before the cut."""
     rmse_step: float
-    """Error of a straight line in log(1 + step)."""
+    """The error of a straight line in log(1 + step)."""
     rmse_line: float
-    """Error of a straight line in the entropy with the same later entropies: it shows what exp(H) adds to them."""
+    """The error of a straight line in the entropy, which is given the same later entropies. It shows what exp(H) adds.
+    """
 
     @property
     def beats(self) -> bool:
-        """True if the law predicts better than all rivals, with an a above 0 by its 95% interval.
+        """True if the law predicts better than all rivals, and the 95% interval of its a is above 0.
 
-        Without this condition a flat line would often win for rewards that do not follow the entropy.
+        Without the second condition, a flat line would often win for rewards that do not follow the entropy.
         """
         rivals = (self.rmse_last, self.rmse_step, self.rmse_line)
         return self.law.a > self.uncertainty.half_width_a() and self.rmse_law < min(rivals)
@@ -67,9 +68,9 @@ class Forecast:
 def forecast(runs: Sequence[EntropyRun], first_frac: float = FIRST_FRAC) -> Forecast:
     """Fit the law to the first parts of all runs pooled, and predict the rest of each run.
 
-    The first part of a run is its points up to `first_frac` of its last step. Raises LawRefusedError if the first parts
-    hold too few points, span too little entropy, or leave nothing to predict. Raises ValueError for a `first_frac` that
-    is not between 0 and 1.
+    first_frac: a run's first part has its points up to this fraction of its last step.
+    Raises LawRefusedError if the first parts have too few points, span too little entropy, or leave nothing to predict.
+    Raises ValueError for a `first_frac` that is not between 0 and 1.
     """
     if not 0 < first_frac < 1:
         raise InvalidError("reports.shelves.laws.first_frac_out_of_range", first_frac=first_frac)
@@ -85,12 +86,12 @@ def forecast(runs: Sequence[EntropyRun], first_frac: float = FIRST_FRAC) -> Fore
     uncertainty = law_uncertainty(first)
     law = fit_entropy_law(*pooled(first))
     halves = [(_part(run, head), _part(run, ~head)) for run, head in zip(runs, heads, strict=True)]
-    # Law and rivals are scored on the same runs: those with a first part long enough for a rival's line.
+    # Score the law and its rivals on the same runs: those with a first part long enough for a rival's line.
     halves = [(seen, rest) for seen, rest in halves if len(seen) >= LEAST_FIRST]
     together = [seen for seen, _ in halves]
 
     def rmse(fit: Callable[[Sequence[EntropyRun]], Predict]) -> float:
-        """Return the error of a rival, of each run's own or of all runs pooled, whichever is smaller."""
+        """Return a rival's RMSE: fitted to each run or to all runs pooled, whichever is smaller."""
         own = [fit([seen])(rest) - rest.reward for seen, rest in halves]
         shared = fit(together)
         return min(_root_mean_square(own), _root_mean_square([shared(rest) - rest.reward for _, rest in halves]))
@@ -108,13 +109,13 @@ def forecast(runs: Sequence[EntropyRun], first_frac: float = FIRST_FRAC) -> Fore
 
 
 def _mean_of_last(seen: Sequence[EntropyRun]) -> Predict:
-    """Predict that rewards stay at the mean of the last ones."""
+    """Predict that rewards stay at the mean of the last points."""
     mean = np.mean([run.reward[-LAST_POINTS:].mean() for run in seen])
     return lambda rest: np.full(len(rest), mean)
 
 
 def _line(seen: Sequence[EntropyRun], over: Callable[[EntropyRun], FloatArray]) -> Predict:
-    """Predict that rewards continue on their least-squares line over a quantity of each point."""
+    """Predict that rewards continue along their least-squares line over a quantity of each point."""
     x = np.concatenate([over(run) for run in seen])
     y = np.concatenate([run.reward for run in seen])
     center = x.mean()
@@ -128,7 +129,7 @@ def _root_mean_square(errors: Sequence[FloatArray]) -> float:
 
 
 def first_part(run: EntropyRun, first_frac: float = FIRST_FRAC) -> BoolArray:
-    """Return which points of a run [points] lie at or before `first_frac` of its last step."""
+    """Return which points of a run [points] are at or before `first_frac` of its last step."""
     return np.asarray(run.step <= first_frac * run.step[-1])
 
 

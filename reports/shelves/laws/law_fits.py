@@ -1,4 +1,4 @@
-"""The entropy law of every arm, by seed and pooled: training reward and scores against entropy."""
+"""The entropy law of every arm, per seed and pooled: training reward and scores against entropy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Fitted = TypeVar("Fitted")
 
 @dataclass(frozen=True)
 class Target:
-    """What the entropy law explains: the training reward (task is None), or the score on a task, in percent."""
+    """The quantity that the entropy law explains: the training reward (task is None), or a task's score in percent."""
 
     name: str
     task: str | None
@@ -54,19 +54,19 @@ class Target:
 
 @dataclass(frozen=True)
 class EntropyFit:
-    """The entropy law of an arm: of one seed, or of all seeds pooled (seed is None).
+    """The entropy law of an arm, fitted to one seed or to all seeds pooled (seed is None).
 
-    `exponent` and `forecast` can be refused on their own.
+    `exponent` and `forecast` can be refused independently of `law`.
     """
 
     arm: str
     seed: int | None
     target: Target
     entropy: EntropyKind
-    """Over the vocabulary ("full") or of the sampled tokens."""
+    """Computed over the vocabulary ("full"), or from the sampled tokens."""
     runs: dict[int, EntropyRun]
     law: EntropyLaw | None
-    """None if the fit is refused, and `refused` says why; so is `uncertainty`."""
+    """None if the fit is refused, like `uncertainty`; `refused` then says why."""
     uncertainty: LawUncertainty | None
     refused: str
     exponent: FreeExponent | None
@@ -77,11 +77,11 @@ class EntropyFit:
     interventions: list[str]
     """Knobs of the arm that act on entropy, so that the law is not expected to hold."""
     temperature: float
-    """That of the rollouts. At any other than 1 the recorded entropy is not the law's."""
+    """The temperature of the rollouts. At any value but 1, the recorded entropy is not the one in the law."""
     alpha: float
-    """The sweep's: intervals have the level 1 - alpha."""
+    """The sweep's alpha. Intervals have level 1 - alpha."""
     ceiling_difference: PairedComparison | None = None
-    """In a pooled fit, its seeds' ceilings minus the baseline's."""
+    """For a pooled fit, the ceilings of the arm's seeds compared with those of the baseline's."""
 
     @property
     def a(self) -> LawInterval | None:
@@ -97,7 +97,7 @@ class EntropyFit:
 
     @property
     def ceiling(self) -> LawInterval | None:
-        """The ceiling at H = 0; None with a <= 0, where the reward rises with the entropy and H = 0 is the worst."""
+        """The ceiling at H = 0. None if a <= 0: then the reward rises with the entropy, and is lowest at H = 0."""
         if self.law is None or self.uncertainty is None or self.law.a <= 0:
             return None
         return LawInterval.around(self.law.ceiling, float(self.uncertainty.half_widths([0.0], self.alpha)[0]))
@@ -110,20 +110,20 @@ class EntropyFit:
 
     @property
     def free_ceiling(self) -> LawInterval | None:
-        """The reward at H = 0 with a free exponent."""
+        """The reward at H = 0 according to the fit with a free exponent."""
         if self.exponent is None or self.exponent_uncertainty is None:
             return None
         return LawInterval.around(self.exponent.ceiling, self.exponent_uncertainty.ceiling)
 
     @property
     def contradicts_the_form(self) -> bool:
-        """True if the interval of the free exponent leaves out 1, which the law assumes."""
+        """True if the interval of the free exponent excludes 1, which the law assumes."""
         found = self.free_exponent
         return found is not None and not found.low <= 1 <= found.high
 
     @property
     def form_moves_ceiling(self) -> bool:
-        """True if the points contradict the form, and a free exponent moves the ceiling beyond its interval."""
+        """True if the points contradict the law's form, and a free exponent moves the ceiling out of its interval."""
         ceiling, free = self.ceiling, self.free_ceiling
         if ceiling is None or free is None:
             return False
@@ -132,14 +132,15 @@ class EntropyFit:
 
 @derived
 def pooled_fits(analysis: Analysis) -> list[EntropyFit]:
-    """Return the fits of all seeds pooled, from `entropy_fits`."""
+    """Return the fits to all seeds pooled, from `entropy_fits`."""
     return [fit for fit in entropy_fits(analysis) if fit.seed is None]
 
 
 def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
-    """Fit every arm pooled, then its seeds, for each target and each recorded kind of entropy.
+    """Fit every arm, pooled and then per seed, for each target and each recorded kind of entropy.
 
-    Only the pooled fits are kept: with a thousand seeds, the others would be a quarter of the data behind the figures.
+    Only the pooled fits are cached: with a thousand seeds, the others would be a quarter of the data behind the
+    figures.
     """
     sweep = analysis.sweep
     found = [
@@ -160,7 +161,7 @@ def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
 
 
 def _targets(analysis: Analysis) -> list[Target]:
-    """Return the training reward, then the compared metric on each task."""
+    """Return the targets: the training reward, then the compared metric on each task."""
     name = analysis.metric.name
     before = scores_before_pp(analysis)
     scores = [Target(f"{name} of {task}", task, name, "pp", before.get(task)) for task in analysis.sweep.tasks]
@@ -168,7 +169,7 @@ def _targets(analysis: Analysis) -> list[Target]:
 
 
 def scores_before_pp(analysis: Analysis) -> dict[str, float]:
-    """Return the compared metric of the model before training by task, in percent, if it was measured."""
+    """Return the compared metric of the model before training by task, in percent. Tasks without one are left out."""
     rows = analysis.sweep.base_scores_of()
     known = {row["task"]: finite(row["metrics"].get(analysis.metric.name)) for row in rows}
     return {task: 100 * score for task, score in known.items() if score is not None}
@@ -177,7 +178,7 @@ def scores_before_pp(analysis: Analysis) -> dict[str, float]:
 def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
     """List the knobs of a resolved spec that act on entropy.
 
-    They are a raised upper clip, a covariance method, an entropy bonus and adaptive control of the entropy.
+    These are a raised upper clip, a covariance method, an entropy bonus and adaptive entropy control.
     """
     objective = spec.get("objective") or {}
     rule, select, entropy = (objective.get(section) or {} for section in ("rule", "select", "entropy"))
@@ -196,15 +197,15 @@ def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class _ArmRuns:
-    """The data that a law is fitted to: the runs of one arm by seed."""
+    """The data that one arm's laws are fitted to."""
 
     arm: str
     target: Target
     entropy: EntropyKind
     spec: Mapping[str, Any]
-    """That of the arm's cells."""
+    """The spec of one of the arm's cells."""
     alpha: float
-    """The sweep's."""
+    """The sweep's alpha."""
     runs: dict[int, EntropyRun]
 
 
@@ -216,8 +217,8 @@ def _fits_of_arm(arm: _ArmRuns) -> list[EntropyFit]:
 def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> EntropyRun:
     """Return the steps at which both the entropy and the target are known.
 
-    Entropy and training reward are those of the policy before the step's update; an evaluation follows the update. The
-    score before training is paired with the entropy of the first step, as the point at step 0.
+    Entropy and training reward are those of the policy before the step's update, but an evaluation follows the update.
+    The score before training becomes the point at step 0, paired with the entropy of the first step.
     """
     steps = measurement.steps
     step, entropy = steps["step"], steps[f"entropy/{kind}"]
@@ -281,9 +282,9 @@ def or_reason(fit: Callable[[], Fitted]) -> tuple[Fitted | None, str]:
 def _with_ceiling_difference(
     fit: EntropyFit, seeds: Sequence[EntropyFit], baseline: Sequence[EntropyFit], sweep: SweepRecord
 ) -> EntropyFit:
-    """Compare the ceilings of the arm's seeds with those of the baseline's.
+    """Add the comparison of the ceilings of the arm's seeds with those of the baseline's.
 
-    Seeds with a below 0, whose law has a floor at H = 0, count too: leaving them out would be a choice by the outcome.
+    Seeds with a negative a, whose law has a floor at H = 0, are included: leaving them out would select by outcome.
     """
     own, other = ({f.seed: f.law.ceiling for f in fits if f.law is not None} for fits in (seeds, baseline))
     shared = [seed for seed in own if seed in other]

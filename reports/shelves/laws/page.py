@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def law_rows(analysis: Analysis) -> list[dict[str, object]]:
-    """Return a row for each fit of either law: `law` says which, and `refused` why it has no numbers."""
+    """Return a row for each fit of either law. `law` names it, and `refused` says why a row has no numbers."""
     asked = analysis.sweep.leave_one_out
     entropy = [_entropy_row(fit) for fit in entropy_fits(analysis)]
     return entropy + [_compute_row(fit) | {"asked": asked} for fit in compute_fits(analysis)]
@@ -64,7 +64,7 @@ def _entropy_row(fit: EntropyFit) -> dict[str, object]:
 
 
 def _fields(name: str, interval: LawInterval | None) -> dict[str, float | None]:
-    """Return a value and the ends of its interval as fields of a row; None for each of them without a value."""
+    """Return a value and the ends of its interval as fields of a row, all None if there is no value."""
     value, low, high = interval or (None, None, None)
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
@@ -110,7 +110,7 @@ def _compute_row(fit: ComputeFit) -> dict[str, object]:
 
 
 def _contrast_fields(contrast: LawContrast) -> dict[str, object]:
-    """Return an arm's law against the baseline's as fields of a row."""
+    """Return the comparison of an arm's law with the baseline's as fields of a row."""
     found = contrast.differences or {}
     return {
         **_fields("ceiling_difference", found.get("asymptote")),
@@ -127,9 +127,9 @@ KINDS = {"full": "over the whole vocabulary", "sampled": said("reports.shelves.l
 
 
 def law_tables(analysis: Analysis) -> list[Table]:
-    """Return a table of the pooled fits of each law that some arm follows, or that the sweep asks about.
+    """Return a table of each law's pooled fits, if some arm follows the law or the sweep asks about it.
 
-    A refused fit in it says why.
+    A refused fit states its reason.
     """
     entropy, compute = _shown(pooled_fits(analysis)), compute_fits(analysis)
     tables = []
@@ -141,7 +141,7 @@ def law_tables(analysis: Analysis) -> list[Table]:
 
 
 def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
-    """Return for each arm and target the fit to the full entropy or, without one, to the sampled entropy."""
+    """Return the fit for each arm and target, to the full entropy or, if that is unknown, to the sampled entropy."""
     full = {(fit.arm, fit.target) for fit in fits if fit.entropy == "full"}
     return [fit for fit in fits if fit.entropy == "full" or (fit.arm, fit.target) not in full]
 
@@ -172,7 +172,7 @@ def _entropy_table(fits: Sequence[EntropyFit]) -> Table:
 
 
 def _entropy_remarks(fit: EntropyFit) -> list[str]:
-    """Return remarks on a fit: why it is refused, whether its forecast is any good, and how not to read it."""
+    """Return remarks on a fit: why it was refused, whether its forecast beats the rivals, and how not to read it."""
     remarks = []
     if fit.a is None:
         remarks.append(f"Refused: {fit.refused}.")
@@ -198,7 +198,7 @@ def _entropy_remarks(fit: EntropyFit) -> list[str]:
 
 
 def _with_interval(interval: LawInterval | None, write: Callable[[float | None], str] = number) -> str:
-    """Write a value with its interval, in which an end that is not finite is missing."""
+    """Format a value with its interval, or without it if an end is not finite."""
     if interval is None:
         return MISSING
     low, high = finite(interval.low), finite(interval.high)
@@ -256,7 +256,7 @@ def _compute_table(fits: Sequence[ComputeFit]) -> Table:
 
 
 def _against_baseline(contrast: LawContrast | None) -> list[str]:
-    """Return ceiling, efficiency and midpoint against the baseline's, the first two with their verdicts."""
+    """Return ceiling, efficiency and midpoint relative to the baseline's, the first two with their verdicts."""
     if contrast is None:
         return ["", "", ""]
     if contrast.differences is None:
@@ -274,7 +274,7 @@ def _two_digits(value: float | None) -> str:
 
 
 def _compute_remark(fit: ComputeFit) -> str:
-    """Return why a fit is refused, or why the arm cannot be compared with the baseline."""
+    """Return why a fit was refused or why the arm could not be compared with the baseline; otherwise ""."""
     if fit.refused:
         return f"Refused: {fit.refused}."
     return f"Not compared: {fit.contrast.undecided}." if fit.contrast is not None and fit.contrast.undecided else ""

@@ -1,4 +1,4 @@
-"""The uncertainty of a fitted law: a jackknife over whole runs or, for a single run, blocks of steps.
+"""The uncertainty of a fitted law: a jackknife over complete runs or, for a single run, over blocks of steps.
 
 The steps of a run are autocorrelated, so naive standard errors are far too small. The jackknife leaves out units that
 vary independently: runs or, if there is only one, blocks of its steps.
@@ -25,7 +25,8 @@ from reports.shelves.laws.entropy import (
 )
 
 LEAST_INFORMATION = 1e-12
-"""The least share of information that must remain without a run or a block, for every combination of parameters.
+"""The smallest share of information that must remain after leaving out a run or a block, for every combination of
+parameters.
 
 The share is 0, apart from rounding errors, if the remaining points do not determine the law.
 """
@@ -45,14 +46,14 @@ class LawInterval(NamedTuple):
 
 @dataclass(frozen=True)
 class Jackknife:
-    """How fitted parameters change when one unit after the other is left out."""
+    """How fitted parameters change when each unit is left out in turn."""
 
     changes: FloatArray
-    """[n_units, p]"""
+    """[n_units, p] the change of each parameter."""
     df: int
-    """Of Student's t."""
+    """The degrees of freedom of Student's t."""
     block_points: int | None
-    """How many consecutive points were left out together; None if whole runs were."""
+    """The number of consecutive points left out together; None if complete runs were left out."""
 
     @property
     def covariance(self) -> FloatArray:
@@ -61,17 +62,17 @@ class Jackknife:
         return np.asarray((n - 1) / n * self.changes.T @ self.changes, dtype=np.float64)
 
     def minus(self, other: Jackknife) -> Jackknife:
-        """Return the jackknife of the differences between two fits to runs of the same seeds, in one order.
+        """Return the jackknife of the difference between two fits to runs of the same seeds, in the same order.
 
-        A seed is left out of both at once, so that what both share cancels. Raises ValueError if blocks were left out,
-        or the numbers of runs differ.
+        A seed is left out of both fits at once, so that what they share cancels. Raises ValueError if blocks were left
+        out, or if the numbers of runs differ.
         """
         if self.block_points is not None or other.block_points is not None or len(self.changes) != len(other.changes):
             raise InvalidError("reports.shelves.laws.runs_do_not_pair")
         return Jackknife(self.changes - other.changes, self.df, None)
 
     def half_widths(self, gradients: FloatArray, alpha: float = 0.05) -> FloatArray:
-        """Return half-widths [n] of the intervals of n functions of the parameters, by their gradients [n, p]."""
+        """Return half-widths [n] of the intervals of n functions of the parameters, given their gradients [n, p]."""
         from scipy.special import stdtrit
 
         variances = np.einsum("ni,ij,nj->n", gradients, self.covariance, gradients)
@@ -79,16 +80,20 @@ class Jackknife:
 
 
 def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence[int]) -> Jackknife:
-    """Compute the jackknife of a least-squares fit to the points of several runs, one after the other.
+    """Compute the jackknife of a least-squares fit to the points of one or more consecutive runs.
 
-    jacobian [n_points, p]: derivatives of the fitted values by the parameters; residuals [n_points]. Each fit without a
-    run is one Gauss-Newton step from the fit to all, which is exact for a linear law (the estimator CR3 of Cameron and
-    Miller 2015, J. Hum. Resour. 50:317). Student's t has one degree of freedom less than there are runs.
+    jacobian [n_points, p]: derivatives of the fitted values by the parameters.
+    residuals [n_points]: observed minus fitted values.
+    run_lengths: the number of points of each run.
+
+    Each fit without a run is one Gauss-Newton step away from the fit to all points. This is exact for a linear law (the
+    estimator CR3 of Cameron and Miller 2015, J. Hum. Resour. 50:317). Student's t has one degree of freedom fewer than
+    there are runs.
 
     A single run is cut into blocks, whose length follows Künsch's rule for the residuals (1989, Ann. Statist. 17:1217).
-    t then has p degrees of freedom less than there are blocks. Such intervals leave out the variance between seeds.
+    Then t has p degrees of freedom fewer than there are blocks. Such intervals leave out the variance between seeds.
 
-    Raises LawRefusedError if the points without a run or a block do not determine the law.
+    Raises LawRefusedError if the points that remain without some run or block do not determine the law.
     """
     n_points, n_parameters = jacobian.shape
     if len(run_lengths) > 1:
@@ -99,7 +104,7 @@ def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence
         ends, df = np.linspace(0, n_points, n_blocks + 1).round().astype(int)[1:-1], n_blocks - n_parameters
     starts = np.concatenate([[0], ends]).astype(np.intp)
     # In the coordinates of the singular vectors, the Gram matrix of all points is the identity, and each unit subtracts
-    # its share. That leaves a small matrix per unit, however many points there are.
+    # its share. That leaves one small matrix per unit, regardless of the number of points.
     left, scales, right = np.linalg.svd(jacobian, full_matrices=False)
     pulls = left * residuals[:, None]
     kept = np.eye(n_parameters) - np.add.reduceat(left[:, :, None] * left[:, None, :], starts)
@@ -114,14 +119,14 @@ def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence
 
 @dataclass(frozen=True)
 class LawUncertainty:
-    """The uncertainty of the entropy law of one run, or of several pooled."""
+    """The uncertainty of the entropy law of one run, or of several runs pooled."""
 
     parameters: Jackknife
-    """Those of -a exp(reference_nats) and b."""
+    """The jackknife of the parameters -a exp(reference_nats) and b."""
     reference_nats: float
 
     def half_widths(self, entropy: Numbers, alpha: float = 0.05) -> FloatArray:
-        """Return half-widths [n] of the intervals of the law's line at `entropy` [n]; at 0 it is the ceiling's."""
+        """Return half-widths [n] of the intervals of the law's line at `entropy` [n], at 0 that of the ceiling."""
         return self.parameters.half_widths(
             law_design(np.asarray(entropy, dtype=np.float64), self.reference_nats), alpha
         )
@@ -138,7 +143,7 @@ class LawUncertainty:
 def law_uncertainty(runs: Sequence[EntropyRun]) -> LawUncertainty:
     """Compute the jackknife of the entropy law of all runs pooled.
 
-    Raises LawRefusedError as `jackknife` and `fit_entropy_law`.
+    Raises LawRefusedError, like `jackknife` and `fit_entropy_law`.
     """
     entropy, reward = pooled(runs)
     law = fit_entropy_law(entropy, reward)
@@ -149,7 +154,7 @@ def law_uncertainty(runs: Sequence[EntropyRun]) -> LawUncertainty:
 
 @dataclass(frozen=True)
 class FreeExponentUncertainty:
-    """Half-widths of the intervals of the exponent and of the ceiling, both at one level."""
+    """Half-widths of the intervals of the exponent and the ceiling, at the same level."""
 
     exponent: float
     ceiling: float
@@ -160,9 +165,9 @@ def free_exponent_uncertainty(
 ) -> FreeExponentUncertainty:
     """Compute the jackknife of the law with a free exponent, fitted to all runs pooled.
 
-    In simulations with 3, 6, 10 and 24 runs, whose parameters vary or do not, the nominal 95% of the exponent holds 92
-    to 97% of the time (`benchmarks/results/calibration.md`), and with a single run 92 to 97%. Raises LawRefusedError as
-    `jackknife`.
+    In simulations with 3, 6, 10 and 24 runs, with fixed or varying parameters, the exponent's nominal 95% interval
+    covers the truth 92 to 97% of the time (`benchmarks/results/calibration.md`); with a single run, also 92 to 97%.
+    Raises LawRefusedError, like `jackknife`.
     """
     entropy, reward = pooled(runs)
     found = jackknife(fitted.jacobian(entropy), reward - fitted.predict(entropy), [*map(len, runs)])
@@ -172,12 +177,12 @@ def free_exponent_uncertainty(
 
 
 def pooled(runs: Sequence[EntropyRun]) -> tuple[FloatArray, FloatArray]:
-    """Return the entropies and the rewards of all runs, one after the other."""
+    """Return the entropies and the rewards of all runs, concatenated."""
     return np.concatenate([run.entropy for run in runs]), np.concatenate([run.reward for run in runs])
 
 
 def block_length(residuals: FloatArray) -> int:
-    """Return Künsch's block length for an AR(1) series [n] of this autocorrelation; at most a quarter of the points."""
+    """Return Künsch's block length, taking the residuals [n] as AR(1); at most a quarter of the points."""
     n = len(residuals)
     centered = residuals - residuals.mean()
     total = float(centered @ centered)

@@ -1,1 +1,1 @@
-"""The figure of over-optimisation: the truth under a learned reward."""
+"""The figure of over-optimisation: the true reward under a learned reward."""

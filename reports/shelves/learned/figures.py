@@ -1,4 +1,4 @@
-"""Over-optimisation: proxy reward and truth against the KL to the starting policy, with best of n as a yardstick."""
+"""Over-optimisation: proxy and true reward against the KL to the starting policy, with best of n as a reference."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 X_LABEL = said("reports.shelves.learned.kl_starting_policy_nats")
 Y_LABELS = ("proxy (sd)", "truth (% right)")
 BEST_OF_N = "best of n"
-# The smallest distance of two ticks, as a share of the square-root axis: closer ticks would touch.
+# The smallest distance between two ticks, as a share of the square-root axis. Closer labels would touch.
 TICK_DISTANCE_FRAC = 0.09
 
 Yardstick = list[dict[str, int | float]]
-"""Best of n completions of the starting policy by the proxy: a row for each n."""
+"""Results of picking, by the proxy, the best of n completions of the starting policy: a row for each n."""
 
 
 def draw_overoptimisation(analysis: Analysis) -> Drawing | None:
-    """Draw proxy and truth against the KL; None if no cell recorded a reward model's reward, the truth and the KL."""
+    """Draw proxy and true reward against the KL; None if no cell recorded all three."""
     sweep = analysis.sweep
     paths = {arm: found for arm, cells in analysis.measurements.items() if (found := arm_paths(cells)) is not None}
     if not paths:
@@ -50,7 +50,7 @@ def draw_overoptimisation(analysis: Analysis) -> Drawing | None:
     measured = sweep.best_of_n
     yardsticks: dict[str, Yardstick] = {arm: measured.get(arm) or [] for arm in paths}
     first = next(iter(yardsticks.values()))
-    # Arms with different proxies have different yardsticks, so each arm is drawn next to its own.
+    # Arms with different proxies have different references, so draw each arm next to its own.
     overlaid = len(paths) <= MAX_OVERLAID_ARMS and all(rows == first for rows in yardsticks.values())
     styles = arm_styles(sweep.arms, sweep.baseline)
     figure = _overlay(paths, first, styles) if overlaid else _panels(paths, yardsticks, styles)
@@ -58,7 +58,7 @@ def draw_overoptimisation(analysis: Analysis) -> Drawing | None:
 
 
 def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mapping[str, ArmStyle]) -> MatplotlibFigure:
-    """Draw all arms in one pair of panels, with the yardstick that they share."""
+    """Draw all arms in one pair of panels, with the reference that they share."""
     figure = new_figure(5.4)
     pair = figure.subplots(2, 1, sharex=True)
     for arm, found in paths.items():
@@ -78,12 +78,12 @@ def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mappin
 def _panels(
     paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick], styles: Mapping[str, ArmStyle]
 ) -> MatplotlibFigure:
-    """Draw a pair of panels for each arm, proxy above truth."""
+    """Draw a pair of panels for each arm, the proxy above the true reward."""
     columns = panel_columns()
     rows = -(-len(paths) // columns)
     layout = Panels(2 * rows, columns, height=1.0, column_gap=0.65, row_gap=0.42, left=0.65, top=0.42, bottom=0.66)
     figure, grid = layout.draw([BEST_OF_N] if any(yardsticks.values()) else [])
-    # A row of arms takes two rows of the grid.
+    # Each row of arms takes two rows of the grid.
     pairs = [(grid[2 * row][column], grid[2 * row + 1][column]) for row in range(rows) for column in range(columns)]
     filled = pairs[: len(paths)]
     handles: list[Line2D] = []
@@ -118,7 +118,7 @@ def _draw_seeds(pair: Sequence[Axes], paths: ArmPaths, style: ArmStyle) -> None:
 
 
 def _draw_path(pair: Sequence[Axes], path: Path, style: ArmStyle, label: str) -> Line2D:
-    """Draw the mean path of an arm, with a large marker at its end, and return its handle."""
+    """Draw the mean path of an arm, with a larger marker at its end, and return its handle."""
     lines = []
     for axes, y in zip(pair, _heights(path), strict=True):
         (line,) = axes.plot(path.kl_nats, y, color=style.color, marker=style.marker, linestyle=style.dash, label=label)
@@ -145,10 +145,10 @@ def _heights(path: Path) -> tuple[FloatArray, FloatArray]:
 
 
 def _scale_x(pair: Sequence[Axes], paths: Iterable[ArmPaths], yardsticks: Iterable[Yardstick]) -> None:
-    """Give panels the same square-root axis, along which a gain that grows like sqrt(KL) is a straight line."""
+    """Give panels the same square-root axis, on which a gain that grows like sqrt(KL) is a straight line."""
     reached = [float(path.kl_nats.max()) for found in paths for path in found.seeds.values()]
     reached += [row["kl_nats"] for rows in yardsticks for row in rows]
-    largest = max(0.0, *reached) or 1.0  # the policy may not have moved
+    largest = max(0.0, *reached) or 1.0  # The policy may not have moved.
     for axes in pair:
         axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
         axes.set_xlim(0, 1.05 * largest)
@@ -156,7 +156,7 @@ def _scale_x(pair: Sequence[Axes], paths: Iterable[ArmPaths], yardsticks: Iterab
 
 
 def _ticks(largest: float) -> list[float]:
-    """Return 0 and round numbers up to the largest, far enough apart on the square-root axis."""
+    """Return 0 and round numbers up to `largest`, far enough apart on the square-root axis."""
     power = math.floor(math.log10(largest))
     round_numbers = [digit * 10.0**exponent for exponent in range(power - 2, power + 1) for digit in (1, 2, 5)]
     ticks = [0.0]

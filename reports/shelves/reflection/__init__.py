@@ -1,10 +1,10 @@
-"""Reflection words ("However", "Wait", ...): how often the policy writes them, what the update does to their tokens.
+"""Reflection words ("However", "Wait", ...): how often the policy writes them, and how updates treat their tokens.
 
-This is the question of CISPO (MiniMax-M1, 2506.13585, section 3.1): do the rare tokens of reflection get clipped out of
-the update? The rollouts of the first step also show whether the model wrote such words before any training.
+This is the question of CISPO (MiniMax-M1, 2506.13585, section 3.1): are the rare tokens of reflection clipped out of
+the update? The rollouts of the first step also show whether the model wrote such words before training.
 
-This module reports them by arm, for report.json and as a table. `tally` has the totals behind every number, and
-`curves` the words over training.
+This module reports the words by arm, for report.json and as a table. `tally` computes the totals behind every number,
+and `curves` the words over training.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 ANY_WORD = "any of them"
 MOST_FILES = 240
-"""The largest number of files of rollouts that is read, over all cells.
+"""The most rollout files that are read, over all cells.
 
-Each holds the completions between two checkpoints, often thousands.
+Each file has the completions between two checkpoints, often thousands.
 """
 LAST_STEPS_FRAC = 0.2
 """The share of steps at the end of training that counts as its end."""
@@ -52,26 +52,26 @@ LAST_STEPS_FRAC = 0.2
 
 @dataclass(frozen=True)
 class Reflection:
-    """Reflection words over training."""
+    """Statistics of reflection words over training."""
 
     words: tuple[str, ...]
-    """The words looked for."""
+    """The words that were searched for."""
     n_completions: int
-    """The completions that were read, of all finished cells."""
+    """The number of completions that were read, over all finished cells."""
     arms: list[ArmWords]
-    """A row for each arm and word, and for each arm and all words together; empty if no word occurs."""
+    """A row for each arm and word, and one for each arm and all words together; empty if no word occurs."""
     tallies: dict[str, dict[int, Tally]]
-    """The totals of all words together, by arm and seed."""
+    """The totals over all words, by arm and seed."""
 
 
 @dataclass(frozen=True)
 class ArmWords:
-    """A word in the completions that an arm sampled in training, all seeds together; None if there is nothing to count.
+    """One word in an arm's training completions, over all seeds. A number is None if there is nothing to count.
 
-    The fields without docs are means over the tokens that wrote the word or, with `other_`, over all other tokens, as
-    far as they were recorded. Log-prob and entropy are those before the update. The ratio is the importance ratio at
-    each optimiser step that scored the token. bounded_frac is the share of these steps at which the rule clipped or
-    masked it.
+    Undocumented fields are means over the recorded tokens that wrote the word or, with the prefix `other_`, over all
+    other recorded tokens. Log-prob and entropy are those before the update. The ratio is the importance ratio at each
+    optimiser step that scored the token. bounded_frac is the share of these steps in which the rule clipped or masked
+    the token.
     """
 
     arm: str
@@ -79,13 +79,13 @@ class ArmWords:
     n_occurrences: int
     n_completions_with: int
     first_per_1000_tokens: float | None
-    """Occurrences in 1,000 tokens of the first step's completions, which the model sampled before any training."""
+    """Occurrences per 1,000 tokens in the first step's completions, which the untrained model sampled."""
     last_per_1000_tokens: float | None
     """The same for the last fifth of the steps."""
     right_frac_with: float | None
-    """The share of completions with the word that is right."""
+    """The share of correct completions among those with the word."""
     right_frac_without: float | None
-    """The share of the other completions that is right."""
+    """The share of correct completions among those without the word."""
     n_tokens_recorded: int
     logp_nats: float | None
     entropy_nats: float | None
@@ -104,10 +104,10 @@ class ArmWords:
 
 @derived
 def read_reflection(analysis: Analysis) -> Reflection:
-    """Look for the analysis's words in the training completions of finished cells, in up to MOST_FILES files.
+    """Count the analysis's words in the training completions of finished cells, reading at most MOST_FILES files.
 
-    With more than MOST_FILES / 2 cells, it reads a sample of them, spread over all arms and seeds. A word that is given
-    twice, in whatever case, counts once.
+    If there are more than MOST_FILES / 2 cells, a sample of them is read, spread over all arms and seeds. A word that
+    is listed twice, in whatever case, counts once.
     """
     words, processes = _without_repeats(analysis.reflection_words or REFLECTION_WORDS), analysis.processes
     every = [((arm, m.cell.seed), m.cell) for arm, some in analysis.measurements.items() for m in some]
@@ -119,7 +119,7 @@ def read_reflection(analysis: Analysis) -> Reflection:
     occurring = [word for word in words if any(word in found for _, found in looked.values())]
     if not occurring:
         return Reflection(words, n_completions, [], {})
-    # Cells without any of the words have no numbers yet, but the other cells' rows need theirs too.
+    # Cells without any of the words have no numbers yet, but the other cells' rows need them for comparison.
     without = [key for key, (n, found) in looked.items() if n and not found]
     count = partial(_without_words, words=words, most_files=most_files)
     found_none = each_in_processes(count, [cells[key] for key in without], processes)
@@ -137,7 +137,7 @@ def read_reflection(analysis: Analysis) -> Reflection:
 
 
 def _without_repeats(words: Sequence[str]) -> tuple[str, ...]:
-    """Drop words that differ from an earlier one in case alone, since both match the same."""
+    """Drop words that differ from an earlier word only in case, because both match the same text."""
     by_match: dict[str, str] = {}
     for word in words:
         by_match.setdefault(word.casefold(), word)
@@ -145,24 +145,24 @@ def _without_repeats(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _look(cell: CellRecord, words: Sequence[str], most_files: int) -> tuple[int, dict[str, Tally]]:
-    """Return how many completions of a cell were read, and the tallies of the words that they hold."""
+    """Return the number of completions read from a cell, and the tallies of the words that occur in them."""
     texts = _texts(cell, most_files)
     every = word_pattern(words)
     rows = [row for row, text in enumerate(texts) if every.search(text)]
     if not rows:
         return len(texts), {}
-    holding = "\0".join(texts[row] for row in rows)  # no match reaches across a NUL
+    holding = "\0".join(texts[row] for row in rows)  # No match can extend across a NUL.
     occurring = [word for word in words if word_pattern([word]).search(holding)]
     rollouts = _rollouts(cell, texts, most_files)
     together = tally(rollouts, every, rows)
-    if len(occurring) == 1:  # a single word's tally is that of all words
+    if len(occurring) == 1:  # The tally of a single word equals that of all words.
         return len(texts), {ANY_WORD: together, occurring[0]: together}
     by_word = {word: tally(rollouts, word_pattern([word]), rows) for word in occurring}
     return len(texts), {ANY_WORD: together} | by_word
 
 
 def _without_words(cell: CellRecord, words: Sequence[str], most_files: int) -> dict[str, Tally]:
-    """Return the tally of a cell that has completions, none of which holds a word."""
+    """Return the tally of a cell whose completions contain none of the words."""
     rollouts = _rollouts(cell, _texts(cell, most_files), most_files)
     return {ANY_WORD: tally(rollouts, word_pattern(words), [])}
 
@@ -213,13 +213,13 @@ def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:
 
 
 def per_1000_tokens(counts: FloatArray) -> float | None:
-    """Return occurrences in 1,000 tokens, from counts [len(Count)]."""
+    """Return occurrences per 1,000 tokens, from counts [len(Count)]; None if there are no tokens."""
     frac = ratio_or_none(counts[Count.OCCURRENCES], counts[Count.TOKENS])
     return None if frac is None else 1000 * frac
 
 
 def ratio_or_none(part: float, whole: float) -> float | None:
-    """Return part / whole, or None if the whole is 0."""
+    """Return part / whole, or None if `whole` is 0."""
     return float(part / whole) if whole else None
 
 
@@ -233,9 +233,9 @@ TABLE_NOTE = said("reports.shelves.reflection.they_counted_completions_drawn", m
 
 
 def reflection_table(reflection: Reflection) -> Table:
-    """Return a row for each arm and word that occurs, after one for all words if an arm has several.
+    """Return a row for each arm and word that occurs. If an arm has several words, a row for all of them comes first.
 
-    Without completions or words, the table has a note only.
+    If there are no completions or no words, the table has only a note.
     """
     names = ", ".join(reflection.words)
     if not reflection.n_completions:
@@ -258,14 +258,14 @@ def reflection_table(reflection: Reflection) -> Table:
         else ""
     )
     found = [row for row in reflection.arms if row.n_occurrences]
-    # Two rows mean one word and the sum over all words, which is then the same.
+    # Two rows are one word and the total over all words, which are then equal.
     single = {arm for arm, n in Counter(row.arm for row in found).items() if n == 2}
     rows = [_row(row) for row in found if not (row.word == ANY_WORD and row.arm in single)]
     return Table(TABLE_TITLE, TABLE_COLUMNS, rows, f"Looked for: {names}. {TABLE_NOTE}{_absence(reflection)}{missing}")
 
 
 def _absence(reflection: Reflection) -> str:
-    """Return a sentence on the words that arms never wrote, for which the table has no row."""
+    """Return a sentence on the words that arms never wrote, which have no row in the table."""
     written = {(row.arm, row.word) for row in reflection.arms if row.n_occurrences}
     arms = tuple(dict.fromkeys(row.arm for row in reflection.arms))
     never: dict[tuple[str, ...], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Curves of reflection words over training, beginning with the model before any update."""
+"""Curves of reflection words over training, starting with the model before any update."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from reports.shelves.reflection import per_1000_tokens, ratio_or_none, read_refl
 from reports.shelves.reflection.tally import OTHER, WORD, Count, FloatArray, Sum, Tally
 
 MOST_POINTS = 20
-"""How many stretches of steps a curve has: words are rare, and a single step holds too few of them."""
+"""The most points of a curve, each a stretch of steps. Words are rare, so a single step contains too few of them."""
 
 Side = Callable[[FloatArray, FloatArray], float | None]
-"""Computes a number of some steps from their total counts [len(Count)] and sums [2, len(Sum)]."""
+"""Computes a number from the total counts [len(Count)] and sums [2, len(Sum)] of some steps."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ BOUNDED = _token_quantity("bounded_frac", "share clipped or masked", Sum.BOUNDED
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some steps of a cell, with their totals as in `Tally`."""
+    """Some consecutive steps of a cell, with their totals as in `Tally`."""
 
     x: float
-    """The mean position of training before these steps, on the axis."""
+    """The mean position of these steps on the axis, before each step."""
     counts: FloatArray
     """[len(Count)]"""
     sums: FloatArray
@@ -73,7 +73,7 @@ Stretches = dict[str, dict[int, list[Stretch]]]
 
 @derived
 def stretches_of(analysis: Analysis) -> Stretches:
-    """Return the first step, whose rollout the untrained model sampled, and equal stretches of the other steps."""
+    """Divide each run into its first step, which the untrained model sampled, and equal stretches of the rest."""
     steps, axis = analysis.by_seed(lambda m: m.steps), training_axis(analysis)
     return {
         arm: {seed: _stretches(tallied, steps[arm][seed], axis) for seed, tallied in by_seed.items()}
@@ -99,7 +99,7 @@ def _stretches(tallied: Tally, steps: Columns, axis: Axis) -> list[Stretch]:
     reached = [0.0, *steps[axis.field].tolist()]
     before = {int(step): x for step, x in zip(steps["step"], reached, strict=False)}
     known = np.array([place for place, step in enumerate(tallied.steps) if int(step) in before], dtype=int)
-    # The first step stands alone: its completions are the only ones of the untrained model.
+    # Keep the first step separate: only its completions come from the untrained model.
     parts = [part for part in (known[:1], *np.array_split(known[1:], MOST_POINTS)) if len(part)]
     return [
         Stretch(

@@ -1,4 +1,4 @@
-"""The section of reflection words on the page."""
+"""The section on reflection words in the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _rows(analysis: Analysis) -> list[dict[str, object]]:
 
 
 def _tables(analysis: Analysis) -> list[Table]:
-    """Return the table if such words were written, or the user asked for them."""
+    """Return the table if such words occur, or if the user asked for words."""
     found = read_reflection(analysis)
     return [reflection_table(found)] if found.arms or analysis.reflection_words is not None else []
 

@@ -1,4 +1,4 @@
-"""Words in completions, the tokens that wrote them, and their totals by step, from which every number is made."""
+"""Words in completions, the tokens that wrote them, and totals by step, from which all numbers are computed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ PER_EPOCH = ("log_ratio", "clipped", "masked")
 
 
 def word_pattern(words: Sequence[str]) -> re.Pattern[str]:
-    """Build a pattern for the words or phrases as whole words in upper or lower case; the longest match wins."""
+    """Build a case-insensitive pattern for words or phrases as whole words; the longest match wins."""
     # Longest first, because an alternation takes the first alternative that matches.
     spaced = [r"\s+".join(map(re.escape, word.split())) for word in sorted(words, key=len, reverse=True)]
     return re.compile(rf"(?<!\w)(?:{'|'.join(spaced)})(?!\w)", re.IGNORECASE)
 
 
 def tokens_of_words(pattern: re.Pattern[str], text: str, chars: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which tokens [T] wrote a part of a word. chars [T]: the characters of the text in each token."""
+    """Return which tokens [T] wrote part of a match. chars [T]: the number of characters of the text in each token."""
     ends = chars.cumsum()
     starts = ends - chars
     inside = np.zeros(len(chars), dtype=bool)
@@ -40,7 +40,7 @@ def tokens_of_words(pattern: re.Pattern[str], text: str, chars: NDArray[np.int64
 
 
 class Count(IntEnum):
-    """Positions in the counts of a step."""
+    """Indices into the counts of a step."""
 
     TOKENS = 0
     COMPLETIONS = auto()
@@ -51,7 +51,7 @@ class Count(IntEnum):
 
 
 class Sum(IntEnum):
-    """Positions in the sums over the tokens of one side: those of words, or all others."""
+    """Indices into the sums over the tokens of one side: tokens of words, or all others."""
 
     RECORDED = 0
     LOGP = auto()
@@ -67,26 +67,26 @@ PER_TOKEN = {Sum.LOGP: "logp", Sum.ENTROPY: "entropy", Sum.ADVANTAGE: "advantage
 TOKEN_COLUMNS = tuple(f"token/{name}" for name in ("chars", "update", *PER_TOKEN.values(), *PER_EPOCH))
 
 WORD, OTHER = 0, 1
-"""The sides: tokens of the words, and all others."""
+"""Indices of the sides: tokens of the words, and all other tokens."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The totals of S steps."""
+    """The totals by step, for S steps."""
 
     steps: NDArray[np.int64]
     counts: FloatArray
     """[S, len(Count)]"""
     sums: FloatArray
-    """[S, 2, len(Sum)], by side."""
+    """[S, 2, len(Sum)] by step and side."""
     ratios: FloatArray
-    """[U, 2, 2]: the tokens seen and the sum of their ratios, by side.
+    """[U, 2, 2] by update and side: the number of tokens seen, and the sum of their ratios.
 
-    The first axis is the number of the optimiser step on its rollout batch.
+    The update is the index of the optimiser step on its rollout batch.
     """
 
     def without_words(self) -> Tally:
-        """Return the tally of a word that occurs in none of these completions: all tokens are others."""
+        """Return the tally of a word that occurs in none of these completions, so that all tokens count as others."""
         counts, sums, ratios = self.counts.copy(), np.zeros_like(self.sums), np.zeros_like(self.ratios)
         counts[:, [Count.OCCURRENCES, Count.COMPLETIONS_WITH, Count.RIGHT_WITH]] = 0
         sums[:, OTHER], ratios[:, OTHER] = self.sums.sum(axis=1), self.ratios.sum(axis=1)
@@ -95,12 +95,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class CellCompletions:
-    """The completions of a cell, N rows in S steps, and their V recorded tokens end to end.
+    """The completions of a cell, N rows in S steps, and their V recorded tokens, concatenated.
 
-    steps [S]. For each row: texts, n_tokens, right [N], and step [N], its position among the steps. For the recorded
-    tokens: edges [N + 1] between rows; chars, token_step [V]; means [V] by their position in the sums. For each of the
-    W times that an optimiser step scored a token: the token `scored`, the number `update` of the step, ratio, bounded
-    [W].
+    steps [S]: the recorded steps.
+    texts, n_tokens, right [N]: by row. step [N]: the index of the row's step in `steps`.
+    edges [N + 1]: where each row's recorded tokens begin and end.
+    chars, token_step [V]: by recorded token. means [V]: by `Sum`.
+    scored, update, ratio, bounded [W]: for each time that an optimiser step scored a token, the token's index, the
+    step's index on its batch, the ratio, and whether it was clipped or masked.
     """
 
     texts: list[str]
@@ -119,13 +121,13 @@ class CellCompletions:
 
     @classmethod
     def of(cls, texts: list[str], table: pyarrow.Table) -> CellCompletions:
-        """Build the completions from a table with the COLUMNS and TOKEN_COLUMNS of the same completions."""
+        """Build the completions from their texts and a table with COLUMNS and TOKEN_COLUMNS, in the same order."""
         import pyarrow.compute as pc
 
         steps, step = np.unique(_numbers(table["step"]).astype(np.int64), return_inverse=True)
         chars, updates = _Ragged.of(table["token/chars"]), _Ragged.of(table["token/update"])
         log_ratios, clipped, masked = (_Ragged.of(pc.list_flatten(table[f"token/{name}"])) for name in PER_EPOCH)
-        # The values [T] of an epoch belong to the tokens of its completion, in their order.
+        # The values [T] of an epoch belong to the tokens of its completion, in order.
         first = chars.edges[:-1][updates.owner][log_ratios.owner]
         return cls(
             texts=texts,
@@ -145,9 +147,9 @@ class CellCompletions:
 
 
 def tally(rollouts: CellCompletions, pattern: re.Pattern[str], rows: Sequence[int]) -> Tally:
-    """Compute the totals by step of the words that match. Unrecorded tokens add nothing.
+    """Compute the totals by step for the words that match. Unrecorded tokens contribute nothing.
 
-    rows: all rows that hold a match, and perhaps others.
+    rows: the rows to search. They must include all rows with a match.
     """
     found = np.zeros(len(rollouts.texts))
     side = np.full(len(rollouts.chars), OTHER)
@@ -164,7 +166,7 @@ def tally(rollouts: CellCompletions, pattern: re.Pattern[str], rows: Sequence[in
         Count.COMPLETIONS_WITH: with_word,
         Count.RIGHT_WITH: with_word & right,
     }
-    # Step and side in one index, so that one bincount sums over both.
+    # Combine step and side in one index, so that one bincount sums over both.
     place, scored = 2 * rollouts.token_step + side, side[rollouts.scored]
     scored_place, updates = place[rollouts.scored], int(rollouts.update.max(initial=-1)) + 1
     sums = {
@@ -186,13 +188,13 @@ def tally(rollouts: CellCompletions, pattern: re.Pattern[str], rows: Sequence[in
 
 
 def _sums(places: NDArray[np.int64], values: FloatArray | NDArray[np.bool_], count: int) -> FloatArray:
-    """Sum the values [V] by their places: [count]."""
+    """Sum the values [V] by their index in `places`, giving [count]."""
     return np.bincount(places, weights=values, minlength=count).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class _Ragged:
-    """Lists end to end: list i is values[edges[i] : edges[i + 1]]; owner [V] is the list of each value [V]."""
+    """Concatenated lists: list i is values[edges[i] : edges[i + 1]], and owner [V] is the list of each value."""
 
     values: FloatArray
     edges: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Reflection tokens in one plane of the policy's input embeddings: their positions, and how training moved them."""
+"""Reflection tokens in a plane of the policy's input embeddings: their positions, and how training moved them."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from reports.statistics import FloatArray
 
 LONGEST_ARROW_FRAC = 0.3
-"""Arrows are lengthened by the largest power of ten with which none is longer than this share of the panel."""
+"""Arrows are lengthened by the largest power of ten for which none exceeds this share of the panel."""
 CHARACTER_POINTS, LINE_POINTS = 4.4, 8.0
-"""The width of a character of a label, and the height of its line."""
+"""The width of a label's character and the height of its line."""
 OFFSET_POINTS = (3.0, 1.0)
-"""The distance of a label from its token."""
+"""The offset of a label from its token."""
 PANEL_IN = 2.3
 LABELS = ("tokens of reflection words", "tokens nearest to them")
 
 
 @dataclass(frozen=True)
 class ArmPlane:
-    """The tokens of an arm in the plane of its start, which its seeds share."""
+    """The tokens of an arm in the plane of its starting model, which its seeds share."""
 
     tokens: list[EmbeddedToken]
-    """The tokens of its first seed."""
+    """The tokens recorded by the first seed."""
     ends: dict[int, FloatArray]
-    """For each seed, the positions after training [N, 2]."""
+    """The positions after training, by seed [N, 2]."""
     moved: FloatArray
-    """Distance between start and end in all dimensions [seeds, N]."""
+    """The distance between start and end in all dimensions [seeds, N]."""
 
     @property
     def starts(self) -> FloatArray:
@@ -53,13 +53,13 @@ class ArmPlane:
 
     @property
     def steps(self) -> FloatArray:
-        """The movement of each token from its start to its mean end [N, 2]."""
+        """The movement of each token from its start to its mean end position [N, 2]."""
         mean: FloatArray = np.mean([*self.ends.values()], axis=0) - self.starts
         return mean
 
 
 def draw_embeddings(analysis: Analysis) -> Drawing | None:
-    """Draw a panel of tokens and arrows for each arm; None if no cell recorded where its tokens lie."""
+    """Draw a panel of tokens and arrows for each arm; None if no cell recorded the positions of its tokens."""
     sweep = analysis.sweep
     planes = {
         arm: plane
@@ -81,11 +81,11 @@ def draw_embeddings(analysis: Analysis) -> Drawing | None:
         panel.set_title(arm_label(arm, len(plane.ends), PANEL_CHARACTERS), loc="left")
         panel.locator_params(nbins=4)
     if is_one_plane:
-        # Arms from different starting models have planes of their own, whose coordinates do not compare.
+        # Arms with different starting models have planes of their own, whose coordinates are not comparable.
         share_axes(panels, columns)
     for panel in panels[-columns:]:
         panel.set_xlabel("first component")
-    # Labels come after the limits: what they cover depends on the final scale. A point is 1/72 of an inch.
+    # Write labels after setting the limits, because overlaps depend on the final scale. A point is 1/72 of an inch.
     for plane, panel in zip(planes.values(), panels, strict=True):
         _write_labels(panel, plane, 72 / figure.dpi)
     for panel in panels[::columns]:
@@ -96,7 +96,7 @@ def draw_embeddings(analysis: Analysis) -> Drawing | None:
 
 
 def _plane(by_seed: Mapping[int, list[EmbeddedToken]]) -> ArmPlane | None:
-    """Return the seeds that started like the first one with records; None if no seed has any."""
+    """Return the seeds whose tokens start like those of the first recorded seed; None if no seed recorded any."""
     found = {seed: tokens for seed, tokens in by_seed.items() if tokens}
     if not found:
         return None
@@ -112,7 +112,7 @@ def _places(tokens: Sequence[EmbeddedToken], which: str) -> FloatArray:
 
 
 def _agree(tokens: Sequence[EmbeddedToken], others: Sequence[EmbeddedToken]) -> bool:
-    """Return whether these are the same tokens at the same positions, up to another machine's rounding."""
+    """Return whether these are the same tokens at the same positions, up to rounding on another machine."""
     if [token["token"] for token in tokens] != [token["token"] for token in others]:
         return False
     scale = max(token["centre_distance"] for token in others)
@@ -120,7 +120,7 @@ def _agree(tokens: Sequence[EmbeddedToken], others: Sequence[EmbeddedToken]) -> 
 
 
 def _factor(planes: Sequence[ArmPlane]) -> int:
-    """Return how many times longer than the movement the arrows are."""
+    """Return the factor by which arrows are longer than the movement."""
     longest = max(float(np.linalg.norm(plane.steps, axis=1).max()) for plane in planes)
     span = max(float(np.ptp(plane.starts, axis=0).max()) for plane in planes)
     if longest == 0:
@@ -130,12 +130,12 @@ def _factor(planes: Sequence[ArmPlane]) -> int:
 
 
 def _draw_plane(panel: Axes, arm: str, plane: ArmPlane, style: ArmStyle, factor: int) -> None:
-    """Draw the tokens of an arm, thin lines for the movement in each seed, and arrows for the mean."""
+    """Draw the tokens of an arm, thin lines for the movement in each seed, and arrows for the mean movement."""
     starts, gap = plane.starts, np.full((len(plane.tokens), 2), np.nan)
     ways = [np.stack([starts, starts + factor * (end - starts), gap], axis=1) for end in plane.ends.values()]
     if len(ways) > 1:
         x, y = np.concatenate([way.reshape(-1, 2) for way in ways]).T
-        # One line with gaps is drawn several times as fast as a line for each token.
+        # One line with gaps is several times as fast to draw as one line per token.
         mark(panel.plot(x, y, color=style.color, linewidth=0.5, alpha=SEED_ALPHA)[0], arm, "seed")
     tips = starts + factor * plane.steps
     # Matplotlib's automatic limits do not include the tips of a quiver plot.
@@ -154,9 +154,9 @@ def _draw_plane(panel: Axes, arm: str, plane: ArmPlane, style: ArmStyle, factor:
 
 
 def _write_labels(panel: Axes, plane: ArmPlane, points: float) -> None:
-    """Write the text of each token next to its start, unless it would cover another or leave the panel.
+    """Write the text of each token next to its start, unless it would cover another label or leave the panel.
 
-    Tokens of reflection words come first. points: the size of a pixel in points.
+    Tokens of reflection words have priority. points: the size of a pixel in points.
     """
     order = sorted(plane.tokens, key=lambda token: token["word"] is None)
     at = points * panel.transData.transform(_places(order, "start"))

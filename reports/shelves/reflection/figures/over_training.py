@@ -1,4 +1,4 @@
-"""Reflection words against everything else over training: a row of panels for each arm, a column for each quantity."""
+"""Reflection words compared with everything else over training: a row of panels for each arm, a column per quantity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAME_WORDS = said("reports.shelves.reflection.words_how_they_read")
 
 
 def draw_reflection_words(analysis: Analysis) -> Drawing | None:
-    """Draw how often the policy writes the words, and whether answers with one are right; None if no word occurs."""
+    """Draw how often the policy writes the words, and whether answers with them are right; None if no word occurs."""
     return _draw_words(
         analysis,
         (FREQUENCY, RIGHT),
@@ -41,7 +41,7 @@ def draw_reflection_words(analysis: Analysis) -> Drawing | None:
 
 
 def draw_reflection_policy(analysis: Analysis) -> Drawing | None:
-    """Draw log-prob and entropy of the tokens when sampled; None if no word occurs or no tokens are recorded."""
+    """Draw the tokens' log-prob and entropy when sampled; None if no word occurs or no tokens were recorded."""
     return _draw_words(
         analysis,
         (LOGP, ENTROPY),
@@ -51,7 +51,7 @@ def draw_reflection_policy(analysis: Analysis) -> Drawing | None:
 
 
 def draw_reflection_update(analysis: Analysis) -> Drawing | None:
-    """Draw what the update does to the tokens; None if no word occurs or no tokens are recorded."""
+    """Draw how the update treats the tokens; None if no word occurs or no tokens were recorded."""
     return _draw_words(
         analysis,
         (ADVANTAGE, RATIO, BOUNDED),
@@ -63,9 +63,10 @@ def draw_reflection_update(analysis: Analysis) -> Drawing | None:
 def _draw_words(
     analysis: Analysis, quantities: Sequence[Quantity], labels: tuple[str, str], what: str
 ) -> Drawing | None:
-    """Draw a column for each quantity; None if no word occurs or none of these quantities is recorded.
+    """Draw a column for each quantity; None if no word occurs or none of the quantities was recorded.
 
-    labels: of the line of the words, and of the other one. what: the beginning of the caption.
+    labels: the names of the words' line and of the other line.
+    what: the beginning of the caption.
     """
     axis = training_axis(analysis)
     columns = [_column(quantity, labels) for quantity in quantities]
