@@ -32,7 +32,7 @@ def clean(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List files that no sweep refers to, with sizes; delete them with --yes.
+    """List files that no sweep refers to; delete them with --yes.
 
     These are cells and evaluations of earlier forms of a question, and cached results that no cell of any sweep reads.
     If you return to an earlier form, its cells are trained again. Searches, results of `bench eval` and MLflow are left

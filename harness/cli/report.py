@@ -56,7 +56,7 @@ def report(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write the HTML report of a sweep that you have run; print the verdict.
+    """Write the HTML report of a sweep, and print the verdict.
 
     Writes index.html, report.md, report.json, the figures and samples.html to the sweep's folder `report`. In
     samples.html you can read, search and compare prompts, completions and the grader's decisions. `bench ui` keeps

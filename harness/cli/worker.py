@@ -56,7 +56,7 @@ def worker(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run the free cells of a sweep, together with workers on other machines.
+    """Run free cells of a sweep, along with workers on other machines.
 
     A worker takes one free cell after another. Use it with job arrays, Kubernetes or ssh: start it on as many machines
     as you like, with the same arguments and the same --home on a shared disk. There is no head node and no open port; a
