@@ -81,9 +81,9 @@ def test_every_filter_and_metric_is_a_row():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"doc_hash": "another"}, "document 1 of lm-eval task sums is not the same document"),
-        ({"doc_id": 7}, "document 1 of lm-eval task sums is not the same document"),
-        ({"prompt": "another"}, "document 1 of lm-eval task sums is not the same prompt"),
+        ({"doc_hash": "another"}, "document 1 of lm-eval task sums has a different document"),
+        ({"doc_id": 7}, "document 1 of lm-eval task sums has a different document"),
+        ({"prompt": "another"}, "document 1 of lm-eval task sums has a different prompt"),
     ],
 )
 def test_other_documents_are_refused(changed, message):

@@ -146,7 +146,7 @@ def test_it_is_identified_by_its_content(tmp_path):
         ("txet: '{problem}'\n", r"txet is not a key here; did you mean text\? The keys here are .*text, system, chat"),
         ("chat: true\n", "text has no default: set it"),
         ("text: 'Answer:'\n", r"no \{problem\} in its text"),
-        ("text: '{problem}'\nsystem: Be brief.\n", "has a system message, but is plain text.*set chat to true"),
+        ("text: '{problem}'\nsystem: Be brief.\n", "has a system message, but it is plain text.*set chat to true"),
         ("text: '{problem}'\nstop: 'Question:'\n", r"stop is 'Question:': input should be a list"),
         ("text: '{problem}'\nstop: ['']\n", "give a list of texts that are not empty"),
         ("text: '{mode}{problem}'\n", "asks for both modes with ''"),

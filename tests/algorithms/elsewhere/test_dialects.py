@@ -140,7 +140,7 @@ def test_what_each_trainer_can_express(dialect: str) -> None:
     }
     assert {name: said for name, said in verdicts.items() if said != "cannot be expressed"} == EXPRESSED[dialect]
     if "preference" not in families:
-        with pytest.raises(RefusedError, match="no trainer here that learns from pairs"):
+        with pytest.raises(RefusedError, match="no trainer here that can be trained on pairs"):
             translate(one, preset("dpo"))
 
 
@@ -252,7 +252,7 @@ def test_what_a_name_makes_one_expect(dialect: str, settings: dict[str, Any], na
         ("trl", {"loss_type": "ppo"}, "loss_type='ppo': GRPOConfig takes one of grpo, bnpo, dr_grpo"),
         ("trl", {"scale_rewards": "groups"}, "takes one of group, batch, none here"),
         ("trl", {"scale_rewards": ["group"]}, "takes one of group, batch, none here"),
-        ("trl", {"epsilon": -0.2}, "are no objective: rule.clip_low is -0.2"),
+        ("trl", {"epsilon": -0.2}, "do not define an objective: rule.clip_low is -0.2"),
         ("verl", {"algorithm.adv_estimater": "grpo"}, "did you mean algorithm.adv_estimator"),
         ("verl", {"algorithm.adv_estimator": "gpro"}, "takes one of grpo,"),
         ("openrlhf", {"actor.eps_clip_low_high": [0.2]}, "takes 2 numbers here"),

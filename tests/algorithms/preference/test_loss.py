@@ -64,7 +64,9 @@ def test_what_couples_pairs_cannot_be_split(matching: str) -> None:
     objective, pairs = preset("dpo", matching=matching), random_pairs(0)
     assert couples_pairs(objective)
     assert pairs.loss(objective, step_pairs=6).value.equal(pairs.loss(objective).value)
-    with pytest.raises(ValueError, match=f"matching={matching} sorts over the whole optimiser step.* 2 of the 6 pairs"):
+    with pytest.raises(
+        ValueError, match=f"matching={matching} sorts the pairs of the whole optimiser step.* 2 of the 6 pairs"
+    ):
         pairs.take(torch.tensor([0, 1])).loss(objective, step_pairs=6)
 
 
@@ -181,7 +183,7 @@ def test_what_the_objective_does_not_need_is_not_looked_at() -> None:
         ),
         (
             {"rejected_mask": torch.ones(6, 5) * torch.tensor([1, 0, 1, 0, 1, 1])[:, None]},
-            "rejected_mask has no token in rows 1, 3: a pair needs two completions; leave these pairs out",
+            "rejected_mask has no tokens in rows 1, 3, but a pair needs two completions; leave these pairs out",
         ),
     ],
 )

@@ -107,7 +107,7 @@ def test_an_answer_has_the_verdict_of_most_of_its_samples():
 
 
 @pytest.mark.parametrize(
-    ("k", "message"), [(5, "draw at least 5 samples per problem or ask for k <= 4"), (0, "at least 1")]
+    ("k", "message"), [(5, "draw at least 5 samples per problem, or ask for k <= 4"), (0, "at least 1")]
 )
 def test_subsets_that_cannot_be_drawn_are_refused(k, message):
     with pytest.raises(ValueError, match=rf"maj_at_k: k={k}.*{message}"):

@@ -118,7 +118,10 @@ def test_options_are_those_of_the_package_and_two_of_our_own() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("verifiers:higher_lowr", "there is no module higher_lowr in .*Put its file beside the sweep file, or install"),
+        (
+            "verifiers:higher_lowr",
+            "there is no module higher_lowr in .*Put its file next to the sweep file, or install",
+        ),
         ("verifiers:judge_server", "there is no module judge_server"),
         ("verifiers:hypothesis", "cannot be loaded: TypeError: taskset module 'hypothesis' exports no Taskset"),
         (f"{GAME}?last=5", "verifiers refuses these options: last: Extra inputs are not permitted"),
@@ -126,9 +129,9 @@ def test_options_are_those_of_the_package_and_two_of_our_own() -> None:
         (f"{GAME}?agent.model=gpt", "of agent.* only agent.max_turns is an option, not agent.model"),
         (f"{GAME}?taskset.last", "option 'taskset.last' has no value"),
         (f"{GAME}?size=1&size=2", "option size is given twice"),
-        (f"{GAME}?size=0", "size is 0: give the most training problems"),
-        (f"{GAME}?right_from=all", "right_from is 'all': give the least reward"),
-        (f"{GAME}?taskset.id=other", "the taskset stands before the `\\?`"),
+        (f"{GAME}?size=0", "size is 0: give the maximum number of training problems"),
+        (f"{GAME}?right_from=all", "right_from is 'all': give the lowest reward"),
+        (f"{GAME}?taskset.id=other", "the taskset is named before the `\\?`"),
         (f'{GAME}?taskset.task.rewards={{"found":{{"fn":"os.getcwd"}}}}', "no hash covers its code"),
         (f'{GAME}?taskset.task.judges=[{{"id":"reference","model":"m"}}]', "another model judges its tasks"),
         (f"{GAME}?id=user-sim", "has 2 agents .*assistant, user.*, and bench trains one that plays alone"),

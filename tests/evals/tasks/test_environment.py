@@ -111,5 +111,5 @@ def test_an_environment_that_is_none_is_refused() -> None:
 
 
 def test_a_thinking_budget_does_not_cut_turns() -> None:
-    with pytest.raises(EvalError, match=r"think8:guess: .*several turns.*by its own name"):
+    with pytest.raises(EvalError, match=r"think8:guess: .*several turns.*under its own name"):
         get_task("think8:guess")

@@ -39,7 +39,7 @@ def test_no_two_ways_of_asking_are_taken_for_one_another() -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("think0:arithmetic", "a budget has at least 1 token. direct:arithmetic asks for no thinking"),
+        ("think0:arithmetic", "a budget must be at least 1 token. direct:arithmetic asks for no thinking"),
         ("direct:think8:arithmetic", "names two modes or budgets"),
         ("think8:direct:arithmetic", "names two modes or budgets"),
     ],

@@ -217,5 +217,7 @@ def test_a_number_of_any_size_is_an_answer(tmp_path):
 def test_half_of_a_character_is_refused(tmp_path, field):
     row = {"id": "i", "problem": "p", "answer": "a", "solution": "s"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {field: "p \ud800"}) + "\n")
-    with pytest.raises(EvalError, match=rf"line 2: the field '{field}' has half of a character, '\\ud800', at place 2"):
+    with pytest.raises(
+        EvalError, match=rf"line 2: the field '{field}' has half of a surrogate pair, '\\ud800', at position 2"
+    ):
         TaskRows("r", LocalFile("rows.jsonl", tmp_path)).load()

@@ -40,8 +40,8 @@ def read(evaluation: Make, folder: Path) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("spec.json", b"[1]", r"spec\.json: is damaged: it holds no conditions"),
-        ("spec.json", b"null", r"spec\.json: is damaged: it holds no conditions"),
+        ("spec.json", b"[1]", r"spec\.json: is damaged: it contains no conditions"),
+        ("spec.json", b"null", r"spec\.json: is damaged: it contains no conditions"),
         ("spec.json", b"{", r"spec\.json: is damaged"),
         ("evals.parquet", b"garbage", r"evals\.parquet: is damaged"),
         ("evals.parquet", b"", r"evals\.parquet: is damaged"),

@@ -75,7 +75,7 @@ def test_a_reward_may_be_nan_and_any_number(write: Write) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("return [1.0]", r"gave 1 values for a group of 2 attempts: give a list of 2 numbers"),
+        ("return [1.0]", r"returned 1 values for a group of 2 attempts: return a list of 2 numbers"),
         ("return 1.0", r"gave float for a group of 2 attempts"),
         ("return None", r"gave NoneType for a group of 2"),
         ("return [1.0, None]", r"gave None: a reward is a finite number"),

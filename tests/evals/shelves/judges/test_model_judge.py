@@ -69,7 +69,10 @@ def test_the_last_match_behind_the_thoughts_is_the_verdict(
         ({"source": "builtin:tiny"}, "both an address and a source"),
         ({"model": None}, "model: is missing"),
         ({"address": "localhost:8000"}, "must be like http://host:port/v1"),
-        ({"address": "https://me:hidden@host/v1"}, "name the environment variable of the key by api_key_env"),
+        (
+            {"address": "https://me:hidden@host/v1"},
+            "put the key into an environment variable, and its name into api_key_env",
+        ),
         ({"api_key_env": "sk-hidden-key"}, "never the key itself"),
         ({"text": "Is {problem} answered by {answer}?"}, r"neither \{completion\} nor \{extracted\}"),
         ({"parse": "Verdict: yes"}, "has 0 groups, but needs one"),

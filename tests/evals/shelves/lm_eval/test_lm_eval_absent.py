@@ -37,7 +37,7 @@ def test_other_threads_are_refused():
     thread = threading.Thread(target=lambda: messages.append(refusal("gsm8k_local")))
     thread.start()
     thread.join()
-    assert "only a main thread has" in messages[0]
+    assert "only the main thread can handle" in messages[0]
 
 
 def test_a_limit_counts_documents():

@@ -138,7 +138,7 @@ def test_generation_settings(own, settings, decoding):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_beams": 4}, "wants completions drawn with num_beams, which changes scores"),
+        ({"num_beams": 4}, "asks for completions sampled with num_beams. This changes scores"),
         ({"do_sample": True}, "`do_sample: true` without a temperature above 0"),
     ],
 )

@@ -174,8 +174,8 @@ def under_newest(cell: CellRecord) -> CellRecord:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"output_type": "loglikelihood_rolling"}, "says neither right nor wrong"),
-        ({"metric_list": [{"metric": "brier_score"}]}, "none of which says whether a choice is right"),
+        ({"output_type": "loglikelihood_rolling"}, "does not grade a document as right or wrong"),
+        ({"metric_list": [{"metric": "brier_score"}]}, "but none of them says whether a choice is right"),
     ],
 )
 def test_what_is_not_right_or_wrong_is_refused_when_planning(

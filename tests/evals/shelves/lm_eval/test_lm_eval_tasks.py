@@ -74,7 +74,7 @@ def test_rows_have_the_columns_asked_for(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"problem": "p"}], "line 1: no field 'answer'; this task needs it"),
+        ([{"problem": "p"}], "line 1: no field 'answer'; this task needs text"),
         ([{"problem": "p", "answer": "1"}, {"problem": None, "answer": "1"}], "line 2: the field 'problem' is None"),
         ([], "has no rows"),
     ],
