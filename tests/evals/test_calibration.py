@@ -132,5 +132,5 @@ def test_evaluations_without_frequencies_are_refused():
         reliability([])
     with pytest.raises(ValueError, match="'p1' has one sample"):
         reliability(rows_of([[("1", True)] * 2, [("1", True)]]))
-    with pytest.raises(ValueError, match="without a sample"):
+    with pytest.raises(ValueError, match="contain no samples"):
         expected_calibration_error([])

@@ -148,7 +148,7 @@ def test_it_is_identified_by_its_content(tmp_path):
         ("text: 'Answer:'\n", r"no \{problem\} in its text"),
         ("text: '{problem}'\nsystem: Be brief.\n", "has a system message, but it is plain text.*set chat to true"),
         ("text: '{problem}'\nstop: 'Question:'\n", r"stop is 'Question:': input should be a list"),
-        ("text: '{problem}'\nstop: ['']\n", "give a list of texts that are not empty"),
+        ("text: '{problem}'\nstop: ['']\n", "give a list of non-empty texts"),
         ("text: '{mode}{problem}'\n", "asks for both modes with ''"),
         ("text: '{problem}'\nthinking: {direct: '/no_think'}\n", r"has flags of modes and no \{mode\}"),
         ("text: '{problem}'\nthinking: {end: '#'}\n", "thinking would go on behind it"),

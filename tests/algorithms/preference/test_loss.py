@@ -196,7 +196,10 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], complaint: str) ->
     ("arguments", "complaint"),
     [
         ({"kl_reference": torch.zeros(2)}, r"kl_reference has shape \[2\]; it must be a single number"),
-        ({"step_pairs": 5, "step_chosen_tokens": 300}, "step_pairs=5, but this micro-batch alone has 6; give the count"),
+        (
+            {"step_pairs": 5, "step_chosen_tokens": 300},
+            "step_pairs=5, but this micro-batch alone has 6; give the count",
+        ),
         ({"step_pairs": 6, "step_chosen_tokens": 3}, "step_chosen_tokens=3, but this micro-batch alone has"),
         ({"step_chosen_tokens": 300}, "step_chosen_tokens=300 without step_pairs: give both"),
         ({"step_pairs": 12, "kl_reference": Z}, "step_pairs=12 without step_chosen_tokens: nll_coef=1 averages over"),

@@ -81,9 +81,9 @@ def test_that_of_a_plug_in_stands_among_its_like(use, name, unit, better, after)
         (("f.5",), "the metric f.5 has a full stop in its name"),
         (
             ("f", "percent"),
-            "the metric f has unit='percent' and better='more': units are 'count', ",
+            "the metric f has unit='percent' and better='more': unit must be one of 'count', ",
         ),
-        (("f", "count", "most"), "the metric f has unit='count' and better='most': units are"),
+        (("f", "count", "most"), "the metric f has unit='count' and better='most': unit must be one of"),
     ],
 )
 def test_a_faulty_metric_is_refused_when_it_is_made(use, given, says):
@@ -94,7 +94,7 @@ def test_a_faulty_metric_is_refused_when_it_is_made(use, given, says):
 def test_what_is_no_number_is_refused(use):
     use("mine")
     metric = replace(find_metric("mine"), compute=lambda samples: float("nan"))
-    with pytest.raises(RefusedError, match="the metric mine gave nan: it must give a finite number"):
+    with pytest.raises(RefusedError, match="the metric mine returned nan: it must return a finite number"):
         metric.value(Samples([]), None)
 
 

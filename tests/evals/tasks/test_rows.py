@@ -95,12 +95,12 @@ def test_hub_rows_are_reported_where_only_the_file_was_pinned(hub):
     hub.rows[1]["answer"] = "#### 4"
     source = TaskRows("r", None, HUB, 2, DIGEST, digest_of="file")
     assert source.load().matches_pin is False
-    with pytest.raises(EvalError, match=rf"digest {source.load().digest}, pinned is {DIGEST}"):
+    with pytest.raises(EvalError, match=rf"digest {source.load().digest}, but the pinned digest is {DIGEST}"):
         replace(source, digest_of="hub").load()
 
 
 def test_changed_local_rows_are_refused(file):
-    with pytest.raises(EvalError, match=f"digest {DIGEST}, pinned is sha256:0"):
+    with pytest.raises(EvalError, match=f"digest {DIGEST}, but the pinned digest is sha256:0"):
         TaskRows("r", file, digest="sha256:0").load()
     with pytest.raises(EvalError, match="2 rows, r has 3"):
         TaskRows("r", file, count=3).load()
@@ -197,7 +197,7 @@ def test_sources_must_be_given_and_pinned():
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_a_file_without_rows_is_refused(tmp_path, content):
     (tmp_path / "rows.jsonl").write_text(content)
-    with pytest.raises(EvalError, match=r"rows\.jsonl has no rows; a split has at least one"):
+    with pytest.raises(EvalError, match=r"rows\.jsonl has no rows, but a split needs at least one"):
         TaskRows("r", LocalFile("rows.jsonl", tmp_path)).load()
 
 

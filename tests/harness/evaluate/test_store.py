@@ -120,7 +120,7 @@ def test_samples_of_unknown_conditions_are_refused(folder: Path, name: str) -> N
         pass
     (folder / "spec.json").unlink()
     (folder / name).write_text("")
-    with pytest.raises(RefusedError, match=rf"holds samples \({name}\) without spec\.json"), claimed(folder, {}):
+    with pytest.raises(RefusedError, match=rf"contains samples \({name}\) without spec\.json"), claimed(folder, {}):
         pass
 
 
