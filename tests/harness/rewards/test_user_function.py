@@ -76,8 +76,8 @@ def test_a_reward_may_be_nan_and_any_number(write: Write) -> None:
     ("body", "says"),
     [
         ("return [1.0]", r"returned 1 values for a group of 2 attempts: return a list of 2 numbers"),
-        ("return 1.0", r"gave float for a group of 2 attempts"),
-        ("return None", r"gave NoneType for a group of 2"),
+        ("return 1.0", r"returned float for a group of 2 attempts"),
+        ("return None", r"returned NoneType for a group of 2"),
         ("return [1.0, None]", r"returned None: a reward must be a finite number"),
         ("return [1.0, '2']", r"returned '2': a reward must be a finite number"),
         ("return [1.0, float('inf')]", r"returned inf: a reward must be a finite number, or float\('nan'\)"),
