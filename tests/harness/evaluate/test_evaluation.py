@@ -154,7 +154,7 @@ def test_samples_of_another_spec_are_refused(evaluation: Make, sampler: EngineSa
 
 
 def test_regrading_needs_no_model_and_all_samples(evaluation: Make, sampler: EngineSampler, home: Path) -> None:
-    with pytest.raises(RefusedError, match="24 samples are not there, and --regrade draws none"):
+    with pytest.raises(RefusedError, match="24 samples are not stored, and --regrade draws none"):
         run(evaluation(), home, None)
     by_number = run(evaluation(), home, sampler)
     rows = stored(evaluation(), home)

@@ -40,8 +40,8 @@ def read(evaluation: Make, folder: Path) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("spec.json", b"[1]", r"spec\.json: is damaged: it holds no conditions"),
-        ("spec.json", b"null", r"spec\.json: is damaged: it holds no conditions"),
+        ("spec.json", b"[1]", r"spec\.json: is damaged: it contains no conditions"),
+        ("spec.json", b"null", r"spec\.json: is damaged: it contains no conditions"),
         ("spec.json", b"{", r"spec\.json: is damaged"),
         ("evals.parquet", b"garbage", r"evals\.parquet: is damaged"),
         ("evals.parquet", b"", r"evals\.parquet: is damaged"),
@@ -120,7 +120,7 @@ def test_samples_of_unknown_conditions_are_refused(folder: Path, name: str) -> N
         pass
     (folder / "spec.json").unlink()
     (folder / name).write_text("")
-    with pytest.raises(RefusedError, match=rf"holds samples \({name}\) without spec\.json"), claimed(folder, {}):
+    with pytest.raises(RefusedError, match=rf"contains samples \({name}\) without spec\.json"), claimed(folder, {}):
         pass
 
 

@@ -43,5 +43,7 @@ def test_a_part_that_could_not_be_used_is_refused(tmp_path: Path, body: str, say
 @pytest.mark.parametrize("section", ["noise", "parts"])
 def test_options_have_a_place_of_their_own(tmp_path: Path, section: str) -> None:
     use(tmp_path, f"    name = '{section}_too'\n    section = '{section}'\n    half: float = 0.5\n" + REWARDS)
-    with pytest.raises(RefusedError, match=rf"{section}_too: its options would be reward\.{section}\.\*, a name that"):
+    with pytest.raises(
+        RefusedError, match=rf"{section}_too: its options would be called reward\.{section}\.\*, but that name"
+    ):
         parts_with_options()

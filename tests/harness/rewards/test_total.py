@@ -28,7 +28,7 @@ def test_a_reward_whose_square_overflows_is_refused(weight: float) -> None:
     """The variance of a group would be infinite, and the advantages NaN."""
     for largest in (1e15, -1e15):
         assert rewarded([[attempt("42")]], context({"correct": largest}))[0] == [largest]
-    said = f"reward is {weight:g} = {weight:g} x 1 (correct), but the largest is 1e+15"
+    said = f"reward is {weight:g} = {weight:g} x 1 (correct), but the largest allowed is 1e+15"
     with pytest.raises(RefusedError, match=re.escape(said)):
         rewarded([[attempt("nothing"), attempt("42")]], context({"correct": weight}))
 

@@ -75,12 +75,12 @@ def test_a_reward_may_be_nan_and_any_number(write: Write) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("return [1.0]", r"gave 1 values for a group of 2 attempts: give a list of 2 numbers"),
-        ("return 1.0", r"gave float for a group of 2 attempts"),
-        ("return None", r"gave NoneType for a group of 2"),
-        ("return [1.0, None]", r"gave None: a reward is a finite number"),
-        ("return [1.0, '2']", r"gave '2': a reward is a finite number"),
-        ("return [1.0, float('inf')]", r"gave inf: a reward is a finite number, or float\('nan'\)"),
+        ("return [1.0]", r"returned 1 values for a group of 2 attempts: return a list of 2 numbers"),
+        ("return 1.0", r"returned float for a group of 2 attempts"),
+        ("return None", r"returned NoneType for a group of 2"),
+        ("return [1.0, None]", r"returned None: a reward must be a finite number"),
+        ("return [1.0, '2']", r"returned '2': a reward must be a finite number"),
+        ("return [1.0, float('inf')]", r"returned inf: a reward must be a finite number, or float\('nan'\)"),
     ],
 )
 def test_what_is_no_reward_is_refused(write: Write, body: str, says: str) -> None:

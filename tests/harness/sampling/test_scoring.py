@@ -53,7 +53,7 @@ def test_a_token_that_the_model_does_not_know_is_refused(context: str, tmp_path:
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     model = load_model(f"path:{chat_folder(tmp_path / 'm', tokenizer, rows=21)}")
-    with pytest.raises(RefusedError, match="holds <image>, a token that the model has no embedding for"):
+    with pytest.raises(RefusedError, match="contains <image>, a token for which the model has no embedding"):
         likelihoods(model, [Continuation(context, "1<image>")])
 
 

@@ -174,7 +174,7 @@ def test_a_spread_that_is_unknown_has_no_parts_and_no_pairing_is_praised(tmp_pat
 
 @pytest.mark.parametrize(
     ("seeds", "fields", "why"),
-    [(2, {}, "3 pairs"), (3, {"metric": "eval.final.pass@4"}, "pass@4"), (3, {"gone": True}, "not every")],
+    [(2, {}, "3 pairs"), (3, {"metric": "eval.final.pass@4"}, "pass@4"), (3, {"gone": True}, "do not all have")],
 )
 def test_what_the_records_do_not_show_is_refused(tmp_path, seeds, fields, why):
     gone = fields.pop("gone", False)

@@ -112,7 +112,7 @@ def test_stale_weights_end_a_cell_as_invalid(tmp_path: Path, source: str, monkey
     monkeypatch.setattr(vllm_engine._Resident, "_write", write_once)
     state, reason, cell = run(tmp_path / "arm-s0-0123456789", source, {"train.learning_rate": 1e-2})
     assert state == "invalid"
-    assert reason is not None and "vLLM does not compute with the weights that are trained" in reason
+    assert reason is not None and "vLLM does not use the weights that are trained" in reason
     assert len(written) == 2
     assert len(lines(cell.path / "steps.jsonl")) == 1
 

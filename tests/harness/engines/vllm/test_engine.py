@@ -178,7 +178,7 @@ class TestSync:
         with monkeypatch.context() as patch:
             patch.setattr(vllm_engine._Resident, "_write", lambda *_: None)
             for _ in range(2):
-                with pytest.raises(EngineMismatchError, match="vLLM does not compute with the weights"):
+                with pytest.raises(EngineMismatchError, match="vLLM does not use the weights"):
                     draw(engine, language_model)
         draw(engine, language_model)
 

@@ -60,5 +60,5 @@ def test_a_step_ends_with_the_token_that_completes_it() -> None:
 
 
 def test_a_task_without_steps_is_told() -> None:
-    with pytest.raises(ValueError, match="gsm8k does not say what a step is"):
+    with pytest.raises(ValueError, match="gsm8k does not define steps"):
         Process().rewards([attempt()], context(STEPS, task="gsm8k"))

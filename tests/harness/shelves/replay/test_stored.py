@@ -75,7 +75,7 @@ def test_a_completion_with_a_gap_is_a_damaged_record(tmp_path: Path, name: str) 
     [("token/logp", [-1.5]), ("token/log_ratio", [[0.25, -0.25]]), ("token/log_ratio", [[0.25, -0.25, 0.5], None])],
 )
 def test_what_was_recorded_of_other_tokens_is_a_damaged_record(tmp_path: Path, name: str, values: Any) -> None:
-    with pytest.raises(DamagedRecordError, match=rf"{name} is not of the tokens that the rows have"):
+    with pytest.raises(DamagedRecordError, match=rf"{name} does not match the tokens of its rows"):
         stored(tmp_path, [PLAIN | RECORDED | {name: values}, PLAIN])
 
 
