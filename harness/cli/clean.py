@@ -32,11 +32,11 @@ def clean(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List what no sweep refers to, with sizes; delete it with --yes.
+    """List files that no sweep refers to, with sizes; delete them with --yes.
 
-    These are cells and evaluations of earlier forms of a question, and results in the cache that no cell of any
-    sweep reads. If you go back to such a form, its cells are trained again. Searches, `bench eval` and MLflow stay
-    as they are, and so do files that a process is using or that were written in the last ten minutes.
+    These are cells and evaluations of earlier forms of a question, and cached results that no cell of any sweep reads.
+    If you return to an earlier form, its cells are trained again. Searches, results of `bench eval` and MLflow are left
+    alone, and so are files that a process is using or that were written in the last ten minutes.
 
     Example: bench clean
 

@@ -71,8 +71,9 @@ def compare(
 ) -> None:
     """Compare any two arms or runs, paired by seed where possible.
 
-    Runs pair by seed where a seed means the same in both. Otherwise the comparison is unpaired and says why. Results of
-    other tools are read as by `bench import`; those that name no seed pair by problem.
+    Runs are paired by seed if the same seed fixes the same randomness in both; otherwise the comparison is unpaired and
+    says why. Results from other tools are read the way `bench import` reads them. If they name no seeds, they are
+    paired by problem.
 
     Example: bench compare std_norm/no_std clip_high/symmetric
 

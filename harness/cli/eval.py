@@ -109,10 +109,10 @@ def eval_(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate any model: pass@k, avg@n and more, every sample kept.
+    """Evaluate any model: pass@k, avg@n and more; keep every sample.
 
-    The same command continues where it stopped, and with more --samples or --problems draws only what is missing. A
-    cell without --tasks is evaluated as its sweep did: what it drew then is not drawn again.
+    The same command continues where it stopped. With more --samples or --problems it draws only what is missing.
+    Without --tasks, a cell is evaluated as in its sweep, and samples that it already has are not drawn again.
 
     Example: bench eval runs/std_norm/cells/no_std-s0-1f2e3d4c5b --tasks arithmetic --samples 16 --temperature 1
     """

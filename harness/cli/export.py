@@ -22,7 +22,7 @@ def export(
 ) -> None:
     """Write the tables of a run for other programs.
 
-    These are scores, steps, samples and contrasts. `bench import` reads the scores and the samples.
+    The tables are scores, steps, samples and contrasts. `bench import` can read the scores and the samples.
 
     Example: bench export std_norm --to parquet
     """

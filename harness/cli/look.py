@@ -338,9 +338,9 @@ def diff(
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the knobs in which two algorithms differ. Knobs that need a second optimiser step to act are marked.
+    """Show the knobs in which two algorithms differ. Knobs without effect in the first optimiser step are marked.
 
-    A preference algorithm and one of policy gradients share no knob, so all knobs of both are shown.
+    A preference algorithm and a policy-gradient algorithm have no knobs in common, so all knobs of both are shown.
 
     Example: bench diff grpo dr_grpo
     """

@@ -170,7 +170,7 @@ def sync(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Mirror finished sweeps and evaluations to MLflow. What is there already is not added again.
+    """Mirror finished sweeps and evaluations to MLflow. What MLflow already has is not added again.
 
     Example: bench sync std_norm
     """
@@ -202,7 +202,7 @@ def cp(
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Copy a shipped sweep, probe or profile to a file of your own. Never overwrites.
+    """Copy a shipped sweep, probe or profile to a file of your own. It never overwrites a file.
 
     Example: bench cp std_norm my_question.yaml
     """
@@ -237,7 +237,7 @@ def coldstart(
 ) -> None:
     """Fine-tune a model on demonstrations before training. It saves a Hugging Face checkpoint, to use as `path:DIR`.
 
-    A recipe of your own: {source: "path:my_model", cold_start: {type: sft, data: demos.jsonl, steps: 500}}
+    Example of a recipe: {source: "path:my_model", cold_start: {type: sft, data: demos.jsonl, steps: 500}}
 
     Example: bench coldstart --out my_tiny
     """

@@ -202,7 +202,7 @@ def plan(
 ) -> None:
     """Show cells, gate, warnings, cost, time and power of a sweep. Exits 3 if the arms cannot be compared.
 
-    If cells must be trained although the sweep has finished ones, it lists the knobs that changed, old -> new.
+    If a changed setting means that finished cells must be trained again, it lists the changes, old -> new.
 
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
 

@@ -120,8 +120,9 @@ def power(
 ) -> None:
     """Show what would settle a contrast, and what seeds can detect.
 
-    It says how many more seeds, samples or problems are needed, how long they take, and the command. With --effect it
-    says how many seeds that effect needs, and which effect yours can detect. Power is 80%.
+    For each contrast without a verdict, it shows how many more seeds, samples or problems are needed, how long they
+    take, and the command. With --effect, it shows how many seeds that effect needs, and which effect your seeds can
+    detect. Power is 80%.
 
     Example: bench power std_norm
 

@@ -45,9 +45,8 @@ def freeze(
 ) -> None:
     """Register a sweep's question before any cell runs, with a digest.
 
-    Publish the digest where others can see its date. The report then says whether the
-    question stood before the first cell, and what was changed since. With --until the
-    rule by which it stops is part of the question.
+    Publish the digest where others can see its date. The report then says whether the question was registered before
+    the first cell, and what has changed since. With --until, the stopping rule is part of the question.
 
     Example: bench freeze clip_high
 
@@ -131,8 +130,8 @@ def verify(
 ) -> None:
     """Recompute every number of a written report from the records. Exits 1 if one differs.
 
-    It names the first that differs, with both values. Figures are drawn again and compared too. Of a kept report,
-    which has no cells, the contrasts are computed again from the final scores.
+    It names the first number that differs, with both values. Figures are drawn again and compared as well. A kept
+    report has no cells; its contrasts are recomputed from the final scores.
 
     Example: bench verify std_norm
 
@@ -188,7 +187,7 @@ def verdict(
 ) -> None:
     """Print a sweep's answer, verdicts and next steps. With --require it exits 1 unless every requirement holds.
 
-    "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
+    "Not worse" rules out a loss as large as the margin; "not better" rules out such a gain.
 
     Example: bench verdict std_norm --require "no_std not worse than group_std"
     """

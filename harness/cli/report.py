@@ -56,11 +56,11 @@ def report(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write the page of a sweep that was run, and print the verdict.
+    """Write the HTML report of a sweep that you have run; print the verdict.
 
-    The folder `report` of the sweep gets index.html, report.md, report.json and the figures, and samples.html, where
-    prompts, completions and verdicts are read, searched and laid side by side.
-    `bench ui` keeps pages up to date while a sweep or a search runs.
+    Writes index.html, report.md, report.json, the figures and samples.html to the sweep's folder `report`. In
+    samples.html you can read, search and compare prompts, completions and the grader's decisions. `bench ui` keeps
+    pages up to date while a sweep or a search runs.
 
     Example: bench report std_norm --open
 

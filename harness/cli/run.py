@@ -82,10 +82,11 @@ def run(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train and evaluate a sweep's missing cells; print the verdict. It also writes the report.
+    """Train and evaluate a sweep's missing cells; print the verdict. The report is written too.
 
-    The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
-    sweep that has run continues it: it trains more --seeds, and draws more --eval-samples from the last checkpoints.
+    A cell is one arm at one seed; it is missing if it has no result yet. The same command continues where it stopped:
+    after Ctrl-C, a kill, a full disk, or a failed cell. To extend a sweep that you have run, pass its name: --seeds
+    trains additional seeds, and --eval-samples draws additional samples from the final checkpoints.
 
     Example: bench run sweeps/std_norm.yaml --seeds 6
 

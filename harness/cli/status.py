@@ -46,7 +46,7 @@ class SearchRow(TypedDict):
 
 
 def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False) -> None:
-    """Show the state of every cell of a sweep that was run.
+    """Show the state of every cell of a sweep that you have run.
 
     Example: bench status std_norm
     """

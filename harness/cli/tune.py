@@ -71,8 +71,8 @@ def tune(
 ) -> None:
     """Search for good settings with Optuna; confirm the best one. The sweep file gives ranges under `search:`.
 
-    Each trial trains one setting. The same command continues; several at once share the
-    search, on other machines too.
+    Each trial trains one setting. The same command continues an interrupted search. Several of them running at once,
+    on one machine or on many, share the search.
 
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """

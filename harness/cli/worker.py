@@ -56,16 +56,16 @@ def worker(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run the free cells of a sweep, beside workers on other machines.
+    """Run the free cells of a sweep, together with workers on other machines.
 
     A worker takes one free cell after another. Use it with job arrays, Kubernetes or ssh: start it on as many machines
     as you like, with the same arguments and the same --home on a shared disk. There is no head node and no open port; a
-    lease file keeps each cell to one worker. When all cells are done, `bench run` writes the report.
+    lease file reserves each cell for one worker. When all cells are done, `bench run` writes the report.
 
-    A worker ends when other live workers run all the remaining cells; with --wait, when these have ended too. If a
-    worker dies, another one takes over its cells within about two minutes.
+    A worker exits when other live workers are running all the remaining cells; with --wait, when those have finished
+    too. If a worker dies, another one takes over its cells within about two minutes.
 
-    On SIGTERM, running cells leave a checkpoint and the worker exits with 143; on Ctrl-C, with 130. Requeue it, and it
+    On SIGTERM, running cells save a checkpoint and the worker exits with 143; on Ctrl-C, with 130. Requeue it, and it
     continues. It exits with 1 if a cell that it ran failed.
 
     Example: bench worker std_norm --home /shared/runs

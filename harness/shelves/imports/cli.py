@@ -68,9 +68,9 @@ def import_(
 ) -> None:
     """Make records of results that another tool made.
 
-    Reports, verdicts and comparisons read them like those of runs.
-    What the sources do not say stays unknown: tokens, sampling noise, and without settings the gate. The same command
-    again replaces the records by what the sources hold now.
+    Reports, verdicts and comparisons read these records like those of runs. What the sources do not say stays unknown:
+    tokens, sampling noise and, if there are no settings, the gate. Running the same command again replaces the records
+    by what the sources contain now.
 
     Example: bench import ours 'runs/{arm}/seed{seed}/trainer_state.json' 'evals/{arm}/seed{seed}/...'
     """

@@ -28,7 +28,7 @@ def probe(
 ) -> None:
     """Measure bias and variance of gradient estimates; train nothing.
 
-    It compares several objectives, group sizes and batch sizes.
+    It compares the objectives, group sizes and batch sizes that the probe file lists.
 
     Example: bench probe --cell runs/std_norm/cells/group_std-s0-1f2e3d4c5b
     """

@@ -35,8 +35,8 @@ def replay(
 ) -> None:
     """Show what other algorithms would do with a run's rollouts.
 
-    The tables give the weights of tokens, what is clipped, and shares of the gradient. The first row is the arm's own
-    objective. No model is loaded or trained. The cells of an arm are pooled.
+    The tables show the weights of tokens, which tokens are clipped, and shares of the gradient. The first row is the
+    arm's own objective. The cells of an arm are pooled. No model is loaded or trained.
 
     Example: bench replay std_norm/group_std --algorithms grpo,cispo,dr_grpo --steps 1-10
     """

@@ -91,9 +91,9 @@ def ui(
 ) -> None:
     """Show all runs and their pages in a browser, live.
 
-    The first page lists every sweep, search and evaluation with its verdicts. An open
-    page changes in place as a sweep or a search goes on. Only this machine can reach it,
-    and nothing can be changed through it. Ctrl-C stops it.
+    The first page lists every sweep, search and evaluation with its verdicts. An open page updates while a sweep or a
+    search runs. Only this machine can reach the pages, and nothing can be changed through them. Ctrl-C stops the
+    server.
 
     Example: bench ui --port 8642
     """
