@@ -186,10 +186,10 @@ def seconds(value: float | None) -> str:
     return f"{value:.1f} s"
 
 
-def in_words(items: Sequence[str]) -> str:
+def in_words(items: Iterable[str], link: str = "and") -> str:
     """Join items as a sentence does: a, b and c."""
     *first, last = items
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {link} {last}" if first else last
 
 
 def count(n: int, noun: str) -> str:

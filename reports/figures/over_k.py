@@ -73,7 +73,9 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
         parts += filter(None, [no_gain_sentence([one.arm for one in shown], arms_without_gain(analysis), largest)])
     parts.append(f"Seeds: {seeds_per_arm([curve.n for curve in curves])}.")
     if any(not one.note for one in shown):
-        band = said("reports.band_every_k_once", level=percent(1 - shown[0].alpha))
+        alpha = shown[0].alpha
+        shared = said("reports.band_shared", overall=percent(1 - alpha * len(shown))) if len(shown) > 1 else ""
+        band = said("reports.band_every_k_once", level=percent(1 - alpha), shared=shared)
         parts.append(f"{band}." if of_baseline else said("reports.noise_model_before_training", band=band))
     parts += [f"No band: {note}." for note in dict.fromkeys(one.note for one in shown if one.note)]
     parts.append(said("reports.coverage_table_says_word"))

@@ -127,6 +127,13 @@ def hidden_knob_warnings(clipped: Sequence[tuple[str, float | None]]) -> list[st
         and abs(frac - reference) > HIDDEN_KNOB_CLIPPED_FRAC
         and max(frac, reference) > HIDDEN_KNOB_RATIO * min(frac, reference)
     ):
-        fracs = {"frac": percent(frac), "reference": percent(reference)}
-        return [said("reports.clips_gradient_its_steps", arm=arm, baseline=baseline, **fracs)]
+        return [
+            said(
+                "reports.clips_gradient_its_steps",
+                arm=arm,
+                frac=percent(frac),
+                baseline=baseline,
+                reference=percent(reference),
+            )
+        ]
     return []

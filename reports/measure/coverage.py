@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.words import said
+from reports.formats import in_words
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import alpha_of_each
 from reports.measure.curves import Curve, Line, base_line_over_k, curves_over_k, mean_curve
@@ -187,8 +188,9 @@ def arms_without_gain(analysis: Analysis) -> list[str]:
 def no_gain_sentence(arms: Sequence[str], no_gain: Collection[str], k: int) -> str:
     """Say that no gain can show at the largest k; "" unless that holds for an arm of `no_gain`."""
     held = [arm for arm in arms if arm in no_gain]
-    of_arms = "" if held == [*arms] else f" of {' and '.join(held)}"
-    return said("reports.no_gain_can_show", of_arms=of_arms, k=k) if held else ""
+    if not held:
+        return ""
+    return said("reports.no_gain_can_show", of_arms="" if held == [*arms] else f" of {in_words(held)}", k=k)
 
 
 def crossover(curve: Curve) -> Crossover | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from harness.words import said
 from reports.formats import Table, in_words, number, percent, signed_pp, with_interval
 from reports.measure.coverage import no_gain_sentence
 from reports.report import CoverageRow
-from reports.statistics import CoverageWord
-
+from reports.statistics import LARGE, CoverageWord
 
 UNDECIDED: CoverageWord = "cannot tell"
 
@@ -33,8 +33,8 @@ def coverage_sentence(rows: Sequence[CoverageRow], no_gain: Collection[str] = ()
             else f"{word}: {', '.join(arms)}"
             for (word, why), arms in by_word.items()
         ]
-        before = against or said("reports.model_before_training_coverage")
-        parts.append(said("reports.compared_with", against=before, findings="; ".join(findings)))
+        reference = against or "the model before training"
+        parts.append(said("reports.compared_with", against=reference, findings="; ".join(findings)))
     if not parts:
         return ""
     largest = max(row.k[-1] for row in rows)
@@ -73,11 +73,14 @@ def coverage_table(rows: Sequence[CoverageRow], no_gain: Collection[str] = ()) -
         ]
         for row in rows
     ]
-    note = said("reports.coverage_note", k=max(row.k[-1] for row in rows), level=level)
+    largest = max(row.k[-1] for row in rows)
+    note = said("reports.coverage_note", k=largest, level=level, large=math.ceil(LARGE * largest))
     if any(row.at_ceiling for row in rows):
         note += f" {said('reports.largest_k_which_every')}"
     of_start = [row for row in rows if row.against is None]
-    if ceiling := no_gain_sentence([row.arm for row in of_start], no_gain, max((row.k[-1] for row in of_start), default=0)):
+    if ceiling := no_gain_sentence(
+        [row.arm for row in of_start], no_gain, max((row.k[-1] for row in of_start), default=0)
+    ):
         note += f" {ceiling}"
     return Table("Coverage", columns, lines, note)
 
@@ -97,8 +100,10 @@ def _why_undecided(row: CoverageRow, no_gain: Collection[str]) -> str:
         return "pass@1 is lower"
     if low is None or low <= 0:
         return said("reports.no_clear_difference")
-    if row.at_ceiling or (row.against is None and row.arm in no_gain):
+    if row.at_ceiling:
         return said("reports.higher_at_1_solved_at_k", k=row.k[-1])
+    if row.against is None and row.arm in no_gain:
+        return said("reports.higher_at_1_full_at_k", k=row.k[-1])
     return said("reports.higher_at_1_unclear_at_k", k=row.k[-1])
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.words import said
-from reports.formats import Table, count, tokens
+from reports.formats import Table, count, in_words, tokens
 from reports.measure import Analysis
 from reports.page.record_tables import knob_table
 
@@ -77,9 +77,8 @@ def _part(found: tuple[str, ...], arms: list[str]) -> str:
         return found[0]
     if len(forms) > MOST_FORMS:
         return said("reports.or_another_all_arm", first=found[0], n_forms=len(forms))
-    return " or ".join(
-        f"{words or 'none'} ({'arm' if len(by) == 1 else 'arms'} {', '.join(by)})" for words, by in forms.items()
-    )
+    each = [f"{words or 'none'} ({'arm' if len(by) == 1 else 'arms'} {', '.join(by)})" for words, by in forms.items()]
+    return in_words(each, "or")
 
 
 def _at(spec: Mapping[str, object], name: str) -> Any:

@@ -23,6 +23,7 @@ from reports.formats import (
     ratio,
     signed_pp,
     tokens,
+    whole_percent,
     with_interval,
 )
 from reports.measure import Analysis
@@ -285,13 +286,16 @@ def chance_sentence(report: Report) -> str:
         return ""
     (ranges,) = report.problem_ranges
     first = ranges.widest[:3]
-    widest, permuted = in_words([f"{row.range_pp:.1f}" for row in first]), in_words([f"{row.permuted_pp:.1f}" for row in first])
+    widest, permuted = (
+        in_words([f"{row.range_pp:.1f}" for row in first]),
+        in_words([f"{row.permuted_pp:.1f}" for row in first]),
+    )
     return said(
         "reports.no_problem_clearly_separates",
         task=ranges.task,
         widest=widest,
         permuted=permuted,
-        p=percent(ranges.p),
+        p=whole_percent(ranges.p),
     )
 
 

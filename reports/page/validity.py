@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.words import said
-from reports.formats import count, number, number_interval, percent, ratio
+from reports.formats import count, in_words, number, number_interval, percent, ratio
 from reports.measure import Analysis
 from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.measure.interactions import factorial_of
@@ -79,12 +79,11 @@ def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
         checks += [] if look is None else [ValidityCheck("Looks", looks_taken(look))]
     disagreement = [arm.grader_disagreement_frac for arm in report.arms]
     if any(value is not None for value in disagreement):
-        graders = dict.fromkeys(
-            name for some in analysis.measurements.values() for m in some if m.final_samples for name in m.final_samples.graders
-        )
-        disagree = _share("Graders disagree", disagreement, MOST_DISAGREEMENT_FRAC)
-        # A task's own grader is judged against the others, so a reader wants to know which they are.
-        checks.append(replace(disagree, value=f"{disagree.value}: {', '.join(graders)}") if graders else disagree)
+        found = _share("Graders disagree", disagreement, MOST_DISAGREEMENT_FRAC)
+        samples = [m.final_samples for some in analysis.measurements.values() for m in some]
+        graders = dict.fromkeys(name for one in samples if one is not None for name in one.graders)
+        by = f", graded by {in_words(graders)}" if graders else ""
+        checks.append(replace(found, value=f"{found.value}{by}"))
     return [*checks, *_made_differently(analysis), *map(_contamination, sweep.contamination)]
 
 
