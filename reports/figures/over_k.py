@@ -68,8 +68,7 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
     parts = [what]
     if not of_baseline:
         # A gain at the largest k is a finding only where the model before training left room for one.
-        could_gain = not all(one.no_gain for one in shown)
-        parts += [said("reports.line_above_0_at_largest")] if could_gain else []
+        parts += [] if all(one.no_gain for one in shown) else [said("reports.line_above_0_at_largest")]
         parts += filter(None, [no_gain_sentence([one.arm for one in shown], arms_without_gain(analysis), largest)])
     parts.append(f"Seeds: {seeds_per_arm([curve.n for curve in curves])}.")
     if any(not one.note for one in shown):

@@ -127,13 +127,6 @@ def hidden_knob_warnings(clipped: Sequence[tuple[str, float | None]]) -> list[st
         and abs(frac - reference) > HIDDEN_KNOB_CLIPPED_FRAC
         and max(frac, reference) > HIDDEN_KNOB_RATIO * min(frac, reference)
     ):
-        return [
-            said(
-                "reports.clips_gradient_its_steps",
-                arm=arm,
-                frac=percent(frac),
-                baseline=baseline,
-                reference=percent(reference),
-            )
-        ]
+        mine, other = percent(frac), percent(reference)
+        return [said("reports.clips_gradient_its_steps", arm=arm, frac=mine, baseline=baseline, reference=other)]
     return []

@@ -77,10 +77,7 @@ def coverage_table(rows: Sequence[CoverageRow], no_gain: Collection[str] = ()) -
     note = said("reports.coverage_note", k=largest, level=level, large=math.ceil(LARGE * largest))
     if any(row.at_ceiling for row in rows):
         note += f" {said('reports.largest_k_which_every')}"
-    of_start = [row for row in rows if row.against is None]
-    if ceiling := no_gain_sentence(
-        [row.arm for row in of_start], no_gain, max((row.k[-1] for row in of_start), default=0)
-    ):
+    if ceiling := no_gain_sentence([row.arm for row in rows if row.against is None], no_gain, largest):
         note += f" {ceiling}"
     return Table("Coverage", columns, lines, note)
 

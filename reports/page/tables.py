@@ -50,9 +50,6 @@ Line = TypeVar("Line")
 Columns: TypeAlias = Sequence[tuple[str, Callable[[Line], str]]]
 """The heading of each column, and the formatter of its cells."""
 
-SLOPE_STEPS = 100
-"""The steps that a slope of length is given for."""
-
 ACROSS_TASKS_NOTE = said("reports.iqm_mean_middle_half", min_runs_for_improvement=MIN_RUNS_FOR_IMPROVEMENT)
 MODE_NOTE = said("reports.direct_prompt_asks_for")
 JUDGE_NOTE = said("reports.pair_completion_reference_its")
@@ -179,7 +176,7 @@ def slope_note(report: Report) -> str:
     """Warn that runs shorter than the 100 steps of a slope do not show it; "" otherwise."""
     ends = [cell.step for cell in report.cells if cell.state == "done" and cell.step]
     known = any(arm.length_slope_tokens is not None for arm in report.arms)
-    return said("reports.slope_extrapolates", steps=max(ends)) if known and ends and max(ends) < SLOPE_STEPS else ""
+    return said("reports.slope_extrapolates", steps=max(ends)) if known and ends and max(ends) < 100 else ""
 
 
 def arm_table(arms: Sequence[ArmRow], note: str = "") -> Table:
@@ -286,10 +283,8 @@ def chance_sentence(report: Report) -> str:
         return ""
     (ranges,) = report.problem_ranges
     first = ranges.widest[:3]
-    widest, permuted = (
-        in_words([f"{row.range_pp:.1f}" for row in first]),
-        in_words([f"{row.permuted_pp:.1f}" for row in first]),
-    )
+    widest = in_words(f"{row.range_pp:.1f}" for row in first)
+    permuted = in_words(f"{row.permuted_pp:.1f}" for row in first)
     return said(
         "reports.no_problem_clearly_separates",
         task=ranges.task,
