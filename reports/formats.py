@@ -136,6 +136,13 @@ def percent(fraction: float | None) -> str:
     return f"{100 * fraction:.3g}%" if _exists(fraction) else MISSING
 
 
+def whole_percent(fraction: float) -> str:
+    """Format a fraction in whole percent; only 0 itself is 0%, and only 1 itself is 100%."""
+    if 0 < fraction < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= fraction < 1 else f"{fraction:.0%}"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if _exists(value) else MISSING
 
@@ -178,6 +185,12 @@ def seconds(value: float | None) -> str:
     if whole >= 60:
         return f"{whole // 60} min {whole % 60} s"
     return f"{value:.1f} s"
+
+
+def in_words(items: Iterable[str], link: str = "and") -> str:
+    """Join items as a sentence does: a, b and c."""
+    *first, last = items
+    return f"{', '.join(first)} {link} {last}" if first else last
 
 
 def count(n: int, noun: str) -> str:

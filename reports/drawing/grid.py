@@ -58,7 +58,9 @@ class Column:
     as_percent: bool = False
     """True if y is a fraction, to be shown in percent."""
     limits: tuple[float, float] | None = None
-    """The lower and upper end of the y axis."""
+    """The ends of the y axis."""
+    never: str = ""
+    """The sentence for a quantity that is 0 in every arm all along."""
 
     @property
     def traces(self) -> list[Trace]:
@@ -113,6 +115,8 @@ def _in_words(column: Column, by_field: ByField) -> str:
     known = {label: value for label, value in values.items() if value is not None}
     if len(known) < len(values):
         return ""
+    if column.never and not any(known.values()):
+        return column.never
     write = percent if column.as_percent else number
     parts = [f"{write(value)}{f' ({label})' if label else ''}" for label, value in known.items()]
     return said("reports.every_arm_all_along_in_words", heading=column.heading, parts=" and ".join(parts))

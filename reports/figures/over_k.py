@@ -13,7 +13,7 @@ from reports.drawing.style import BASE_MODEL, GREY
 from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
-from reports.measure.coverage import coverage
+from reports.measure.coverage import arms_without_gain, coverage, no_gain_sentence
 from reports.measure.curves import Curve, base_line_over_k, curves_over_k
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def draw_sharpening(analysis: Analysis) -> Drawing | None:
         analysis,
         of_baseline=False,
         ylabel="pass@k: trained - before (pp)",
-        what="pass@k on {task} after training minus pass@k before it. A line that falls below 0 at large k means that"
-        " training made likely what the model could already do, and lost variety. A line that stays above 0 means that"
-        " the model solves more problems.",
+        what=said("reports.pass_k_after_training", task=analysis.metric.task),
     )
 
 
@@ -47,7 +45,7 @@ def draw_coverage(analysis: Analysis) -> Drawing | None:
         analysis,
         of_baseline=True,
         ylabel="pass@k: arm - baseline (pp)",
-        what=said("reports.pass_k_on_task", baseline=baseline),
+        what=said("reports.pass_k_on_task", task=analysis.metric.task, baseline=baseline),
     )
 
 
@@ -68,10 +66,16 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=0)
 
     figure = draw_curves(analysis, curves, xlabel="k (log scale)", ylabel=ylabel, set_up=set_up)
-    parts = [what.format(task=analysis.metric.task)]
+    parts = [what]
+    if not of_baseline:
+        # A gain at the largest k is a finding only where the model before training left room for one.
+        parts += [] if all(one.no_gain for one in shown) else [said("reports.line_above_0_at_largest")]
+        parts += filter(None, [no_gain_sentence([one.arm for one in shown], arms_without_gain(analysis), largest)])
     parts.append(f"Seeds: {seeds_per_arm([curve.n for curve in curves])}.")
     if any(not one.note for one in shown):
-        band = said("reports.band_every_k_once", level=percent(1 - shown[0].alpha))
+        alpha = shown[0].alpha
+        shared = said("reports.band_shared", overall=percent(1 - alpha * len(shown))) if len(shown) > 1 else ""
+        band = said("reports.band_every_k_once", level=percent(1 - alpha), shared=shared)
         parts.append(f"{band}." if of_baseline else said("reports.noise_model_before_training", band=band))
     parts += [f"No band: {note}." for note in dict.fromkeys(one.note for one in shown if one.note)]
     parts.append(said("reports.coverage_table_says_word"))

@@ -24,7 +24,7 @@ from reports.drawing.style import (
     new_figure,
 )
 from reports.figures import Figure
-from reports.formats import tokens
+from reports.formats import percent, tokens
 from reports.measure import Analysis
 from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.measure.measurements import Measurement
@@ -97,7 +97,7 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
         axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=legend)
     against = " and against ".join(X_LABELS[key] for key in spots)
-    equally = said("reports.all_arms_generated_equally")
+    equally = said("reports.all_arms_generated_equally", tolerance=percent(EQUAL_TOKENS_TOLERANCE))
     caption = said(
         "reports.final_on_against_grey",
         name=metric.name,

@@ -99,6 +99,7 @@ STABILITY_COLUMNS = (
         Trace("clip/high_frac_sign_aware", "above, A > 0"),
         Trace("clip/low_frac_sign_aware", "below, A < 0"),
         as_percent=True,
+        never=said("reports.no_token_clipped"),
     ),
     Column(said("reports.kl_start_nats_per"), Trace("kl/exact_start")),
     Column(

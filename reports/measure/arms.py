@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.words import said
+from reports.formats import percent
 from reports.measure.measurements import Measurement, finite, mean_of
 from reports.measure.overoptimisation import judge_and_truth, judge_replies, proxy_and_truth
 from reports.report import ArmRow, Cost
@@ -127,5 +128,6 @@ def hidden_knob_warnings(clipped: Sequence[tuple[str, float | None]]) -> list[st
         and abs(frac - reference) > HIDDEN_KNOB_CLIPPED_FRAC
         and max(frac, reference) > HIDDEN_KNOB_RATIO * min(frac, reference)
     ):
-        return [said("reports.clips_gradient_its_steps", arm=arm, frac=frac, baseline=baseline, reference=reference)]
+        mine, other = percent(frac), percent(reference)
+        return [said("reports.clips_gradient_its_steps", arm=arm, frac=mine, baseline=baseline, reference=other)]
     return []

@@ -6,12 +6,13 @@ untrained model's variety wins (Yue et al., arXiv:2504.13837).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from harness.words import said
+from reports.formats import in_words
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import alpha_of_each
 from reports.measure.curves import Curve, Line, base_line_over_k, curves_over_k, mean_curve
@@ -58,7 +59,9 @@ class Coverage:
     word: CoverageWord
     crossover: Crossover | None
     at_ceiling: bool
-    """True if pass@k is 100% on both sides at the largest k, where nothing can be lost."""
+    """True if pass@k is 100% on both sides at the largest k, where no difference can show."""
+    no_gain: bool
+    """True if the model before training already has pass@k = 100% at the largest k, where no gain can show."""
     note: str
     """The reason why there is no band; "" if there is one."""
 
@@ -118,7 +121,7 @@ def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int
         for arm in analysis.measurements
     }
     found = [
-        Coverage(curve.arm, None, alpha, curve, "cannot tell", crossover(curve), False, UNKNOWN_NOISE)
+        Coverage(curve.arm, None, alpha, curve, "cannot tell", crossover(curve), False, False, UNKNOWN_NOISE)
         for curve in gain_curves(analysis)
         if by_arm[curve.arm] is None
     ]
@@ -172,8 +175,22 @@ def _coverage(
     curve = Curve(arm, lines, k, mean, mean - width, mean + width)
     word = coverage_word(k, np.round(curve.low, TIE_DECIMALS), np.round(curve.high, TIE_DECIMALS))
     at_ceiling = bool((np.minimum(after[:, -1], before[:, -1]) == 1).all())
+    no_gain = against is None and bool((before[:, -1] == 1).all())
     note = FEW_SEEDS if np.isnan(width).any() else ""
-    return Coverage(arm, against, alpha, curve, word, crossover(curve), at_ceiling, note)
+    return Coverage(arm, against, alpha, curve, word, crossover(curve), at_ceiling, no_gain, note)
+
+
+def arms_without_gain(analysis: Analysis) -> list[str]:
+    """Return the arms whose model before training already solves every problem at the largest k."""
+    return [one.arm for one in coverage(analysis) if one.no_gain]
+
+
+def no_gain_sentence(arms: Sequence[str], no_gain: Collection[str], k: int) -> str:
+    """Say that no gain can show at the largest k; "" unless that holds for an arm of `no_gain`."""
+    held = [arm for arm in arms if arm in no_gain]
+    if not held:
+        return ""
+    return said("reports.no_gain_can_show", of_arms="" if held == [*arms] else f" of {in_words(held)}", k=k)
 
 
 def crossover(curve: Curve) -> Crossover | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +39,9 @@ class FinalSamples:
     right: npt.NDArray[np.int32]
     """[n_problems] the number of correct samples of each problem."""
     disagreement_frac: float | None
-    """The share of samples on which the graders disagree; None for fewer than two graders."""
+    """The share of samples on which the graders do not all agree; None with fewer than two graders."""
+    graders: tuple[str, ...]
+    """Their names; () with fewer than two."""
     _bits: bytes | None
     """The `grid`, packed into one bit per sample."""
 
@@ -52,10 +54,10 @@ class FinalSamples:
         require_values(path, table, table.column_names)
         if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
             raise DamagedRecordError("reports.verdicts_not_boolean", path=path, remedy=REMEDY)
-        disagreement_frac = _disagreement_frac(path, table)
+        disagreement_frac, graders = _disagreement(path, table)
         if table.num_rows == 0 or not {"problem_id", "correct"} <= set(table.column_names):
             nothing = np.zeros(0, dtype=np.int32)
-            return cls(table.num_rows, (), nothing, nothing, disagreement_frac, None)
+            return cls(table.num_rows, (), nothing, nothing, disagreement_frac, graders, None)
         coded = table["problem_id"].combine_chunks().dictionary_encode()
         problem = as_array(coded.indices)
         correct = as_array(table["correct"])
@@ -70,6 +72,7 @@ class FinalSamples:
             drawn.astype(np.int32),
             np.bincount(problem, weights=correct).astype(np.int32),
             disagreement_frac,
+            graders,
             bits,
         )
 
@@ -127,23 +130,24 @@ def _one_copy(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _disagreement_frac(path: Path, table: pyarrow.Table) -> float | None:
-    """Return the share of samples on which the graders disagree; None for fewer than two graders."""
+def _disagreement(path: Path, table: pyarrow.Table) -> tuple[float | None, tuple[str, ...]]:
+    """Return the share of samples on which graders disagree, and the graders; (None, ()) with fewer than two."""
     if "verdicts" not in table.column_names:
-        return None
-    # There are few distinct texts, so each is parsed once.
+        return None, ()
+    # Few distinct texts occur, so each is parsed once.
     counted = [(_votes(path, pair["values"]), pair["counts"]) for pair in table["verdicts"].value_counts().to_pylist()]
     if not counted or min(len(votes) for votes, _ in counted) < 2:
-        return None
-    return float(sum(count for votes, count in counted if len(set(votes)) > 1) / table.num_rows)
+        return None, ()
+    disagree = sum(count for votes, count in counted if len(set(votes.values())) > 1)
+    return float(disagree / table.num_rows), tuple(dict.fromkeys(name for votes, _ in counted for name in votes))
 
 
-def _votes(path: Path, verdicts: str) -> Sequence[object]:
-    """Return each grader's verdict on a sample. Raises DamagedRecordError if `verdicts` is not a JSON object."""
+def _votes(path: Path, verdicts: str) -> Mapping[str, object]:
+    """Return each grader's verdict on a sample. Raises DamagedRecordError if they are not a JSON object."""
     try:
         by_grader = json.loads(verdicts)
     except json.JSONDecodeError:
         by_grader = None
     if not isinstance(by_grader, dict):
         raise DamagedRecordError("reports.sample_verdicts_damaged", path=path, verdicts=verdicts, remedy=REMEDY)
-    return list(by_grader.values())
+    return by_grader

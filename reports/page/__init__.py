@@ -12,6 +12,7 @@ from reports.drawing.rendering import RenderedFigure
 from reports.figures import FIGURES, Group, render_figures
 from reports.formats import Table, count
 from reports.measure import Analysis, analyse
+from reports.measure.coverage import arms_without_gain
 from reports.measure.difficulty import difficulties
 from reports.measure.next_step import OPEN_VERDICTS
 from reports.page.coverage import coverage_sentence
@@ -20,7 +21,7 @@ from reports.page.effects import effect_table, secondary_note
 from reports.page.glossary import GLOSSARY, HOW_TO_READ
 from reports.page.record_tables import troubled_cells
 from reports.page.setup import setup_of
-from reports.page.tables import chance_sentence, problem_table, report_tables, result_table
+from reports.page.tables import chance_sentence, flips_note, problem_table, report_tables, result_table
 from reports.page.templating import write_page
 from reports.page.validity import validity_checks
 from reports.page.verdict import interim_sentence, secondary_statements, seed_sentence, statements
@@ -118,12 +119,13 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "registration": report.registration,
         "checks": checks,
         "seed_sentence": seed_sentence(report, sweep.is_imported),
-        "coverage_sentence": coverage_sentence(report.coverage),
+        "coverage_sentence": coverage_sentence(report.coverage, arms_without_gain(analysis)),
         "effect_table": effects,
         "result_table": results,
         "troubled_cells": troubled_cells(report),
         "other_cells": [cell.path.name for cell in sweep.other_cells],
         "flips": report.flips,
+        "flips_note": flips_note(report, is_imported=sweep.is_imported),
         "problem_table": problem_table(analysis, report),
         "chance_sentence": chance_sentence(report),
         "data_files": DATA_FILES,

@@ -43,6 +43,8 @@ GLOSSARY = {
     "pass@1": said("reports.mean_share_right_samples"),
     "flagged": said("reports.finished_but_something_may"),
     "look": said("reports.each_time_verdicts_this"),
+    "seed x problem": said("reports.seeds_affect_problems"),
+    "cell": said("reports.one_arm_trained_with_one_seed"),
 }
 """Keyed by the word as sentences and headings use it."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.words import said
-from reports.formats import Table, count, tokens
+from reports.formats import Table, count, in_words, tokens
 from reports.measure import Analysis
 from reports.page.record_tables import knob_table
 
@@ -46,11 +46,11 @@ def setup_of(analysis: Analysis) -> Setup:
         "Model": _each(specs, lambda spec: _model(spec, known)),
         "Checkpoint": sweep.checkpoint or "",
         "Data": _each(specs, _data),
-        "Algorithm": _each(specs, _algorithm) if analysis.trains else "",
-        "Batch": _each(specs, _batch) if analysis.trains else "",
+        "Algorithm": _each(specs, _algorithm, "; ") if analysis.trains else "",
+        "Batch": _each(specs, _batch, "; ") if analysis.trains else "",
         "Learning rate": _each(specs, _learning_rate) if analysis.trains else "",
-        "Budget": _each(specs, _budget) if analysis.trains else "",
-        "Evaluation": _each(specs, _evaluation),
+        "Budget": "; ".join(filter(None, [_each(specs, _budget), _ends(analysis)])) if analysis.trains else "",
+        "Evaluation": _each(specs, _evaluation, "; "),
         "Hardware": known.hardware(),
         "Versions": known.versions(),
         "Dates": known.dates(),
@@ -65,9 +65,9 @@ def setup_of(analysis: Analysis) -> Setup:
     )
 
 
-def _each(specs: dict[str, dict[str, object]], say: Callable[[dict[str, object]], list[str]]) -> str:
-    """Describe the specs of all arms part by part. If arms differ in a part, name each of its few variants."""
-    return ", ".join(filter(None, map(_part, zip(*map(say, specs.values()), strict=True), itertools.repeat([*specs]))))
+def _each(specs: dict[str, dict[str, object]], say: Callable[[dict[str, object]], list[str]], mark: str = ", ") -> str:
+    """Join what the specs of all arms say, part by part; a part in which arms differ names each of its few forms."""
+    return mark.join(filter(None, map(_part, zip(*map(say, specs.values()), strict=True), itertools.repeat([*specs]))))
 
 
 def _part(found: tuple[str, ...], arms: list[str]) -> str:
@@ -77,7 +77,8 @@ def _part(found: tuple[str, ...], arms: list[str]) -> str:
         return found[0]
     if len(forms) > MOST_FORMS:
         return said("reports.or_another_all_arm", first=found[0], n_forms=len(forms))
-    return " or ".join(f"{words or 'none'} ({', '.join(by)})" for words, by in forms.items())
+    each = [f"{words or 'none'} ({'arm' if len(by) == 1 else 'arms'} {', '.join(by)})" for words, by in forms.items()]
+    return in_words(each, "or")
 
 
 def _at(spec: Mapping[str, object], name: str) -> Any:
@@ -138,11 +139,12 @@ def _algorithm(spec: Mapping[str, object]) -> list[str]:
     baseline, scale = _at(spec, "objective.baseline"), _at(spec, "objective.scale")
     kl = _at(spec, "objective.kl")
     where = kl.get("where") if isinstance(kl, dict) else None
+    scaled = {"none": "undivided", "whiten_tokens": "whitened over tokens"}.get(scale) or _said(scale, "divided by {}")
     return [
         _said(pairs, "pairs: {}"),
-        _said("" if pairs else baseline, "advantage: reward minus {}"),
-        "not scaled" if scale == "none" and not pairs else _said("" if pairs else scale, "scaled by {}"),
-        _type(spec, "objective.rule"),
+        _said("" if pairs else baseline, "advantage: reward minus {}").replace(" minus none", ""),
+        "" if pairs else scaled,
+        _said(_type(spec, "objective.rule"), "loss: {}"),
         _said(_at(spec, "objective.aggregation"), "{}"),
         "no KL" if where == "none" else _said(where, "KL in the {}"),
     ]
@@ -156,9 +158,9 @@ def _batch(spec: Mapping[str, object]) -> list[str]:
         said("reports.prompts_samples_completions_step", prompts=prompts, samples=samples, prompts_2=prompts * samples)
         if known
         else "",
-        count(updates, "update") if updates else "",
         _said(_at(spec, "rollout.max_completion_tokens"), "up to {} tokens each"),
         _temperature(_at(spec, "rollout.temperature")),
+        f"{count(updates, 'update')} per step" if updates else "",
     ]
 
 
@@ -176,20 +178,30 @@ def _learning_rate(spec: Mapping[str, object]) -> list[str]:
 
 
 def _budget(spec: Mapping[str, object]) -> list[str]:
-    budget = _at(spec, "budget.tokens")
-    return [
-        f"{tokens(budget)} generated tokens" if budget else "",
-        _said(_at(spec, "train.steps"), "at most {} steps"),
-    ]
+    budget, steps = _at(spec, "budget.tokens"), _at(spec, "train.steps")
+    if budget and steps:
+        return [said("reports.budget_or_steps", budget=tokens(budget), steps=steps)]
+    return [f"{tokens(budget)} generated tokens" if budget else "", _said(steps, "{} steps")]
+
+
+def _ends(analysis: Analysis) -> str:
+    """Say after how many steps the finished runs ended; "" unless a budget ended one before its last step."""
+    cells = [m.cell for some in analysis.measurements.values() for m in some]
+    ended = [(cell.step, _at(cell.spec, "train.steps")) for cell in cells]
+    if not any(planned and 0 < step < planned for step, planned in ended):
+        return ""
+    low, high = min(step for step, _ in ended), max(step for step, _ in ended)
+    return said("reports.runs_ended_after", steps=count(high, "step") if low == high else f"{low} to {high} steps")
 
 
 def _evaluation(spec: Mapping[str, object]) -> list[str]:
     problems, samples = _at(spec, "eval.problems"), _at(spec, "eval.samples")
     every, fewer = _at(spec, "eval.every"), _at(spec, "eval.curve_samples")
+    along = every and fewer and _at(spec, "train")
     return [
-        f"{problems} problems × {samples} samples" if problems and samples else "",
+        f"{'final: ' if along else ''}{problems} problems × {samples} samples" if problems and samples else "",
+        said("reports.evaluations_along_training_setup", every=every, samples=count(fewer, "sample")) if along else "",
         _temperature(_at(spec, "eval.temperature")),
-        f"every {every} steps with {count(fewer, 'sample')}" if every and fewer and _at(spec, "train") else "",
     ]
 
 

@@ -13,6 +13,7 @@ from reports.figures import Group
 from reports.formats import (
     MISSING,
     Table,
+    in_words,
     interval,
     number,
     number_interval,
@@ -22,9 +23,11 @@ from reports.formats import (
     ratio,
     signed_pp,
     tokens,
+    whole_percent,
     with_interval,
 )
 from reports.measure import Analysis
+from reports.measure.coverage import arms_without_gain
 from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
 from reports.page.effects import difference_pp
@@ -61,10 +64,10 @@ def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]
             tuning_table(report),
             across_tasks_table(report.across_tasks),
             mode_table(report.modes),
-            coverage_table(report.coverage),
+            coverage_table(report.coverage, arms_without_gain(analysis)),
         ],
         "Learning": [
-            arm_table(report.arms),
+            arm_table(report.arms, slope_note(report)),
             proxy_table(report.arms),
             judge_table(report.arms),
             reply_table(report.arms),
@@ -87,8 +90,9 @@ def result_table(report: Report) -> Table:
     equal = [contrast.equal_tokens for contrast in report.contrasts if contrast.n_pairs]
     # An evaluated checkpoint generates no tokens in training, so equal tokens would be an empty claim.
     equal = equal if first.checkpoint is None else []
-    budget = f" ({tokens(first.generated_tokens)} generated)" if first.generated_tokens else ""
-    title = f"{first.metric_name} of {first.task}" + (f" at equal tokens{budget}" if equal and all(equal) else "")
+    budget = f" (about {tokens(first.generated_tokens)} per run)" if first.generated_tokens else ""
+    at_equal_tokens = said("reports.at_equal_training_tokens", budget=budget) if equal and all(equal) else ""
+    title = f"{first.metric_name} on {first.task}{at_equal_tokens}"
 
     def against_baseline(write: Callable[[ContrastRow], str], of_baseline: str = "") -> Callable[[ArmRow], str]:
         return lambda arm: write(contrasts[arm.arm]) if arm.arm in contrasts else of_baseline
@@ -168,8 +172,15 @@ def _mode_cell(score: ModeScore | None) -> str:
     return MISSING if score is None else f"{_score(score)} / {number(score.tokens)}"
 
 
-def arm_table(arms: Sequence[ArmRow]) -> Table:
-    """Return what was measured of each arm. If a checkpoint is evaluated, empty columns about training are left out."""
+def slope_note(report: Report) -> str:
+    """Warn that runs shorter than the 100 steps of a slope do not show it; "" otherwise."""
+    ends = [cell.step for cell in report.cells if cell.state == "done" and cell.step]
+    known = any(arm.length_slope_tokens is not None for arm in report.arms)
+    return said("reports.slope_extrapolates", steps=max(ends)) if known and ends and max(ends) < 100 else ""
+
+
+def arm_table(arms: Sequence[ArmRow], note: str = "") -> Table:
+    """Return what was measured of each arm; without the empty columns of training if a checkpoint is evaluated."""
     trained = arms[0].checkpoint is None
     columns: Columns[ArmRow] = [
         ("arm", lambda arm: arm.arm),
@@ -189,7 +200,7 @@ def arm_table(arms: Sequence[ArmRow]) -> Table:
     ]
     if not trained:
         columns = [(name, write) for name, write in columns if any(write(arm) != MISSING for arm in arms)]
-    return _table("Arms", arms, columns)
+    return _table("Arms", arms, columns, note)
 
 
 def _wrong_steps(arms: Sequence[ArmRow]) -> Columns[ArmRow]:
@@ -272,15 +283,28 @@ def chance_sentence(report: Report) -> str:
         return ""
     (ranges,) = report.problem_ranges
     first = ranges.widest[:3]
-    widest = ", ".join(f"{row.range_pp:.1f}" for row in first)
-    permuted = ", ".join(f"{row.permuted_pp:.1f}" for row in first)
+    widest = in_words(f"{row.range_pp:.1f}" for row in first)
+    permuted = in_words(f"{row.permuted_pp:.1f}" for row in first)
     return said(
         "reports.no_problem_clearly_separates",
         task=ranges.task,
         widest=widest,
         permuted=permuted,
-        p=number(ranges.p, 2),
-        n_problems=ranges.n_problems,
+        p=whole_percent(ranges.p),
+    )
+
+
+def flips_note(report: Report, *, is_imported: bool) -> str:
+    """Explain the list of flips; "" without any. How much of a change is chance depends on `chance_sentence`."""
+    if not report.flips:
+        return ""
+    ranges = report.problem_ranges
+    return said(
+        "reports.flips_note",
+        baseline=report.flips[0].baseline,
+        same_noise="" if is_imported else said("reports.drawn_with_same_numbers"),
+        n_problems=f"{ranges[0].n_problems:,}" if ranges else "many",
+        how_much="part" if ranges and ranges[0].beyond_chance else "some or all",
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.words import said
-from reports.formats import count, number, number_interval, percent, ratio
+from reports.formats import count, in_words, number, number_interval, percent, ratio
 from reports.measure import Analysis
 from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.measure.interactions import factorial_of
@@ -48,11 +48,11 @@ def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
     states = Counter(cell.state for cell in report.cells)
     flagged = sum(bool(cell.flags) for cell in report.cells)
     others = [f"{count} {state}" for state, count in sorted(states.items()) if state != "done"]
-    cells = ", ".join([f"{states['done']} of {len(report.cells)} done", *others, f"{flagged} flagged"])
+    cells = ", ".join([f"{states['done']} of {len(report.cells)} cells done", *others, f"{flagged} flagged"])
     crossed = factorial_of(sweep)
     checks = [
         _gate(sweep),
-        ValidityCheck("Cells", cells, states["done"] == len(report.cells) and flagged == 0, "all done, none flagged"),
+        ValidityCheck("Runs", cells, states["done"] == len(report.cells) and flagged == 0, "all done, none flagged"),
     ]
     truncated = [arm.truncated_frac for arm in report.arms]
     if any(value is not None for value in truncated):
@@ -79,16 +79,20 @@ def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
         checks += [] if look is None else [ValidityCheck("Looks", looks_taken(look))]
     disagreement = [arm.grader_disagreement_frac for arm in report.arms]
     if any(value is not None for value in disagreement):
-        checks.append(_share("Graders disagree", disagreement, MOST_DISAGREEMENT_FRAC))
+        found = _share("Graders disagree", disagreement, MOST_DISAGREEMENT_FRAC)
+        samples = [m.final_samples for some in analysis.measurements.values() for m in some]
+        graders = dict.fromkeys(name for one in samples if one is not None for name in one.graders)
+        by = f", graded by {in_words(graders)}" if graders else ""
+        checks.append(replace(found, value=f"{found.value}{by}"))
     return [*checks, *_made_differently(analysis), *map(_contamination, sweep.contamination)]
 
 
 def _gate(sweep: SweepRecord) -> ValidityCheck:
     if sweep.gate.ok is None:
-        return ValidityCheck("Gate", said("reports.unknown_not_all_settings"), ok=False)
+        return ValidityCheck("Settings", said("reports.unknown_not_all_settings"), ok=False)
     differs = ", ".join(sweep.gate.differs) or "nothing"
     return ValidityCheck(
-        "Gate", said("reports.ok_arms_differ_only", differs=differs) if sweep.gate.ok else "refused", sweep.gate.ok
+        "Settings", said("reports.ok_arms_differ_only", differs=differs) if sweep.gate.ok else "refused", sweep.gate.ok
     )
 
 
@@ -143,7 +147,8 @@ def _correlations(contrasts: Sequence[ContrastRow]) -> str:
             "reports.clearly_not_0_contrasts", is_correlated=sum(row.is_correlated for row in known), n_known=len(known)
         )
     written = [
-        f"{number(row.correlation, 2)} {number_interval(row.correlation_low, row.correlation_high)}" for row in known
+        f"{row.arm} {number(row.correlation, 2)} {number_interval(row.correlation_low, row.correlation_high)}"
+        for row in known
     ]
     return f"{'; '.join(written)} ({percent(known[0].level)} intervals)" if written else number(None)
 
@@ -165,5 +170,5 @@ def _range(write: Callable[[float], str], values: Sequence[float | None]) -> str
 
 
 def _tenths(fraction: float) -> str:
-    """Format a fraction with one decimal, 0.00313 -> 0.3%, so that both ends of a range have the same precision."""
-    return f"{100 * fraction:.1f}%"
+    """Format a fraction with one decimal, 0.00313 -> 0.3%, so that both ends of a range look alike."""
+    return "<0.1%" if 0 < fraction < 0.0005 else f"{100 * fraction:.1f}%"

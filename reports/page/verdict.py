@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from harness.records.sweep import ENDED
 from harness.words import said
-from reports.formats import count, interval, number, p_value, percent, points, signed_pp
+from reports.formats import count, interval, number, p_value, percent, points, signed_pp, whole_percent
 from reports.measure.variance import PART_NAMES
 from reports.page.effects import effect_clause, verdict_word, within_sentences
 from reports.page.next_step import look_clause, look_sentence, next_step_sentence
@@ -173,7 +173,7 @@ def verdict_details(row: VerdictRow) -> list[str]:
             details.append(said("reports.p_below_after_holm", alpha=alpha))
     if row.verdict == "equivalent":
         level = percent(row.alpha / 2)
-        details.append(said("reports.equivalence_two_one_sided", level=level))
+        details.append(said("reports.equivalence_two_one_sided", level=level, alpha=percent(row.alpha)))
     if row.bests is not None and row.bests.low_pp is not None:
         details.append(_between_bests(row.bests, row.verdict))
     if row.new_problems is not None:
@@ -331,7 +331,7 @@ def _variance_sentence(row: VerdictRow) -> str:
         return ""
     parts = sorted(budget.parts.items(), key=lambda part: -part[1].share)
     shares = ", ".join(
-        f"{part.share:.0%} {PART_NAMES[name]} [{100 * part.share_low:.0f}, {100 * part.share_high:.0f}]"
+        f"{PART_NAMES[name]} {whole_percent(part.share)} [{100 * part.share_low:.0f}, {100 * part.share_high:.0f}]"
         for name, part in parts
     )
     ends = interval(budget.error_low_pp, budget.error_high_pp, signed=False, decimals=2)
@@ -361,8 +361,12 @@ def _pairing_sentence(row: VerdictRow) -> str:
     noise = None if row.variance is None else row.variance.shared_noise_share
     cause = ""
     if noise is not None:
-        who = said("reports.evaluation_noise_both_share") if noise > 0.5 else said("reports.what_seed_does_training")
-        cause = said("reports.most", noise=max(noise, 1 - noise), who=who)
+        who = (
+            said("reports.evaluation_noise_both_share", sides=sides)
+            if noise > 0.5
+            else said("reports.what_seed_does_training")
+        )
+        cause = said("reports.most", noise=whole_percent(max(noise, 1 - noise)), who=who)
     return said("reports.scores_move_together_over", sides=sides, unit=row.unit, rho=rho, worth=worth, cause=cause)
 
 

@@ -49,6 +49,7 @@ from reports.statistics.means import (
 )
 from reports.statistics.p_values import holm, sign_flip_p_value
 from reports.statistics.pass_curves import (
+    LARGE,
     CoverageWord,
     all_k,
     coverage_word,
@@ -78,6 +79,7 @@ from reports.statistics.variance_components import (
 )
 
 __all__ = [
+    "LARGE",
     "MIN_PAIRS",
     "MIN_RUNS_FOR_IMPROVEMENT",
     "TARGET_POWER",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.formats import Table, csv_table, interval, latex_table
+from reports.formats import Table, csv_table, in_words, interval, latex_table, whole_percent
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,24 @@ def test_a_table_for_a_paper_or_a_spreadsheet():
     row = r"no\_std \& \$x\textasciicircum{}2\$ & 80.0 $\pm$ 1 \\"
     assert row in text and r"(\%) \\" in text
     assert text.startswith("\\begin{tabular}{ll}\n\\toprule\n") and text.endswith("\\bottomrule\n\\end{tabular}\n")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "written"),
+    [
+        (0.0, "0%"),
+        (1e-9, "<1%"),
+        (0.00403, "<1%"),
+        (0.006, "1%"),
+        (0.43, "43%"),
+        (0.9949, "99%"),
+        (0.996, ">99%"),
+        (1.0, "100%"),
+    ],
+)
+def test_only_nothing_is_0_percent_and_only_everything_is_100(fraction, written):
+    assert whole_percent(fraction) == written
+
+
+def test_items_are_joined_as_in_a_sentence():
+    assert [in_words(["a"]), in_words(["a", "b"]), in_words(["a", "b", "c"], "or")] == ["a", "a and b", "a, b or c"]

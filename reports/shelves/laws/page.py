@@ -149,7 +149,11 @@ def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
 def _entropy_table(fits: Sequence[EntropyFit]) -> Table:
     level = percent(1 - fits[0].alpha)
     kinds = " and ".join(KINDS[kind] for kind in KINDS if any(fit.entropy == kind for fit in fits))
-    note = said("reports.shelves.laws.entropy_note", kinds=kinds, level=level)
+    brackets = [said("reports.shelves.laws.brackets_over_runs", level=level)] * any(len(fit.runs) > 1 for fit in fits)
+    brackets += [said("reports.shelves.laws.brackets_over_blocks", level=level)] * any(
+        len(fit.runs) == 1 for fit in fits
+    )
+    note = said("reports.shelves.laws.entropy_note", kinds=kinds, brackets=" ".join(brackets))
     a, b, ceiling, gain, exponent, free_ceiling = (
         f"{name}, {level} interval"
         for name in ("a", "b", "ceiling", "ceiling − baseline's", "exponent", "ceiling with a free exponent")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.records.embeddings import REFLECTION_WORDS
-from harness.records.rollouts import spread
+from harness.records.rollouts import rollout_files, spread
 from harness.words import said
 from reports.formats import MISSING, Table, number, percent, ratio
 from reports.measure import Analysis, derived
@@ -61,7 +61,18 @@ class Reflection:
     arms: list[ArmWords]
     """A row for each arm and word, and one for each arm and all words together; empty if no word occurs."""
     tallies: dict[str, dict[int, Tally]]
-    """The totals over all words, by arm and seed."""
+    """The totals of all words together, by arm and seed."""
+    n_files: int
+    """The recorded files of completions, of all finished cells."""
+    n_read: int
+    """The files that were read."""
+
+    @property
+    def coverage(self) -> str:
+        """Say how many of the recorded completions were read."""
+        if self.n_read == self.n_files:
+            return said("reports.shelves.reflection.all_completions_read")
+        return said("reports.shelves.reflection.some_completions_read", n_read=self.n_read, n_files=self.n_files)
 
 
 @dataclass(frozen=True)
@@ -116,10 +127,12 @@ def read_reflection(analysis: Analysis) -> Reflection:
     look = partial(_look, words=words, most_files=most_files)
     looked = dict(zip(cells, each_in_processes(look, [*cells.values()], processes), strict=True))
     n_completions = sum(n for n, _ in looked.values())
+    n_files = {key: len(rollout_files(cell.rollouts, cell.superseded())) for key, cell in every}
+    files = sum(n_files.values()), sum(min(n_files[key], most_files) for key in cells)
     occurring = [word for word in words if any(word in found for _, found in looked.values())]
     if not occurring:
-        return Reflection(words, n_completions, [], {})
-    # Cells without any of the words have no numbers yet, but the other cells' rows need them for comparison.
+        return Reflection(words, n_completions, [], {}, *files)
+    # Cells without any of the words have no numbers yet, but the other cells' rows need theirs too.
     without = [key for key, (n, found) in looked.items() if n and not found]
     count = partial(_without_words, words=words, most_files=most_files)
     found_none = each_in_processes(count, [cells[key] for key in without], processes)
@@ -133,7 +146,7 @@ def read_reflection(analysis: Analysis) -> Reflection:
         for word in (ANY_WORD, *occurring):
             by_word.setdefault((arm, word), []).append(found.get(word) or found[ANY_WORD].without_words())
     arms = [_summary(arm, word, some) for (arm, word), some in by_word.items()]
-    return Reflection(words, n_completions, arms, tallies)
+    return Reflection(words, n_completions, arms, tallies, *files)
 
 
 def _without_repeats(words: Sequence[str]) -> tuple[str, ...]:
@@ -229,7 +242,6 @@ TABLE_COLUMNS = [
     *("right with it", "right without", "log-prob", "entropy", "advantage"),
     *("ratio, first to last", "clipped or masked"),
 ]
-TABLE_NOTE = said("reports.shelves.reflection.they_counted_completions_drawn", most_files=MOST_FILES)
 
 
 def reflection_table(reflection: Reflection) -> Table:
@@ -261,7 +273,8 @@ def reflection_table(reflection: Reflection) -> Table:
     # Two rows are one word and the total over all words, which are then equal.
     single = {arm for arm, n in Counter(row.arm for row in found).items() if n == 2}
     rows = [_row(row) for row in found if not (row.word == ANY_WORD and row.arm in single)]
-    return Table(TABLE_TITLE, TABLE_COLUMNS, rows, f"Looked for: {names}. {TABLE_NOTE}{_absence(reflection)}{missing}")
+    how = said("reports.shelves.reflection.they_counted_completions_drawn", coverage=reflection.coverage)
+    return Table(TABLE_TITLE, TABLE_COLUMNS, rows, f"Looked for: {names}. {how}{_absence(reflection)}{missing}")
 
 
 def _absence(reflection: Reflection) -> str:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from harness.words import said
 from reports.figures.policy import draw_entropy, draw_stability
 from reports.measure import analyse
 from reports.page import write_report
@@ -39,9 +40,12 @@ def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path):
     analysis = analyse(sweep)
     panels, entropy = draw_stability(analysis), draw_entropy(analysis)
     assert panels is not None and entropy is not None
-    assert panels.caption.count(" 0% (") == 2 and not panels.in_words
+    assert said("reports.no_token_clipped") in panels.caption and not panels.in_words
     assert len(panels.figure.axes) == 2 * 2  # arms, quantities that differ
     assert entropy.in_words and " 1.5 in" in entropy.caption
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"clip/low_frac_sign_aware": 0.25})
+    clipped = draw_stability(analyse(sweep))
+    assert clipped is not None and "0% (above, A > 0) and 25% (below, A < 0)" in clipped.caption
     with only_figures("entropy"):
         write_report(sweep, tmp_path / "report")
     assert (tmp_path / "report/data/entropy.csv").exists() and not (tmp_path / "report/figures/entropy.svg").exists()

@@ -40,6 +40,11 @@ def test_clipping_far_more_or_fewer_steps_is_a_hidden_second_knob(frac, baseline
     assert len(hidden_knob_warnings([("up", frac), ("base", baseline)])) == warned
 
 
+def test_a_share_of_clipped_steps_that_is_not_0_is_not_written_as_0():
+    (warning,) = hidden_knob_warnings([("up", 0.00403), ("base", 0.118)])
+    assert "0.403%" in warning and "11.8%" in warning
+
+
 # The third step is the slow one: a mean would show it.
 STEPS: list[dict[str, Any]] = [
     {"step": 1, "total_s": 2.0, "rollout_s": 1.0, "sync_s": 0.1, "prefill_s": 0.2, "decode_s": 0.6, "reward_s": 0.3,

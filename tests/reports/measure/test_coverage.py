@@ -10,11 +10,23 @@ from hypothesis import strategies as st
 
 from harness.records import SweepRecord
 from harness.records.looks import Look
+from harness.words import said
+from reports.figures.over_k import draw_sharpening
 from reports.measure import Analysis, analyse
 from reports.measure.contrasts import alpha_of_each
-from reports.measure.coverage import Crossover, coverage, coverage_rows, crossover, gain_curves, problems_by_right
+from reports.measure.coverage import (
+    Crossover,
+    arms_without_gain,
+    coverage,
+    coverage_rows,
+    crossover,
+    gain_curves,
+    no_gain_sentence,
+    problems_by_right,
+)
 from reports.measure.curves import Curve, Line
 from reports.page.coverage import coverage_sentence, coverage_table
+from reports.report import CoverageRow
 from reports.statistics import FloatArray
 from tests.frozen import frozen
 from tests.reports.rewriting import changed, write_samples
@@ -184,11 +196,50 @@ def test_the_page_says_what_arms_do_and_where_nothing_could_be_lost(tmp_path):
     alike = [changed(row, arm=arm, word=UNKNOWN) for row in rows[:1] for arm in ("arm", "other", "third")]
     frozen("reports/coverage", "\n".join([coverage_sentence(rows), coverage_sentence(alike), rows[1].note]))
     table = coverage_table(rows)
-    assert table is not None and len(table.rows) == 3 and "lost" not in table.note
+    assert table is not None and len(table.rows) == 3 and BOTH_SOLVED not in table.note
     solved = with_rates(tmp_path / "solved", {"base": np.ones(20), "arm": np.ones(20)})
     table = coverage_table(coverage_rows(solved))
-    assert table is not None and "lost" in table.note
+    assert table is not None and BOTH_SOLVED in table.note
     assert coverage_sentence([]) == "" and coverage_table([]) is None
+
+
+BOTH_SOLVED = said("reports.largest_k_which_every")
+ROOM_FOR_A_GAIN = said("reports.line_above_0_at_largest")
+
+
+@pytest.mark.slow
+def test_a_model_that_already_solves_every_problem_at_the_largest_k_cannot_gain_there(tmp_path):
+    """The demo's model before training solves all problems with 16 samples: only a loss can show at k = 16."""
+    for name, solved, arms in (("all", SAMPLES, ["base", "arm"]), ("none", 0, [])):
+        sweep = with_rates(tmp_path / name, {"base": BEFORE, "arm": BEFORE}, BEFORE, seeds=3).sweep
+        counts = [0] * (SAMPLES + 1)
+        counts[solved] = len(BEFORE)
+        sweep.base_scores[0]["problems_by_right"] = counts
+        analysis = analyse(sweep)
+        assert arms_without_gain(analysis) == arms
+        of_start = [row for row in coverage_rows(analysis) if row.against is None]
+        assert not any(row.at_ceiling for row in of_start)
+        sentence = said("reports.no_gain_can_show", of_arms="", k=SAMPLES)
+        table, drawing = coverage_table(of_start, arms), draw_sharpening(analysis)
+        assert table is not None and drawing is not None
+        assert (sentence in table.note) == (sentence in drawing.caption) == bool(arms)
+        assert (ROOM_FOR_A_GAIN in drawing.caption) == (not arms)
+
+
+def test_a_model_that_cannot_gain_is_named_with_its_arms_and_in_the_sentence(tmp_path):
+    assert no_gain_sentence(["a", "b"], [], 16) == ""
+    assert no_gain_sentence(["a", "b"], ["a"], 16) == said("reports.no_gain_can_show", of_arms=" of a", k=16)
+    row = CoverageRow(
+        arm="a", against=None, task="t", n=3, level=0.95, k=[1, 16], difference_pp=[5, 0], low_pp=[1, -1],
+        high_pp=[9, 1], word=UNKNOWN, at_ceiling=False, note="", crossover_k=None, crossover_low=None,
+        crossover_high=None,
+    )  # fmt: skip
+    unclear, full = coverage_sentence([row]), coverage_sentence([row], ["a"])
+    assert said("reports.higher_at_1_unclear_at_k", k=16) in unclear
+    assert said("reports.higher_at_1_full_at_k", k=16) in full
+    assert coverage_sentence([changed(row, against="base")], ["a"]).endswith(unclear.rpartition(":")[2])
+    solved = coverage_sentence([changed(row, at_ceiling=True)])
+    assert said("reports.higher_at_1_solved_at_k", k=16) in solved
 
 
 def test_problems_by_right_samples(tmp_path):

@@ -73,6 +73,7 @@ def test_a_sweep_without_a_finished_cell_is_refused(tmp_path):
 def test_grader_disagreement_counts_samples(sweep):
     (measurement,) = read_measurements(sweep)["up"]
     assert measurement.grader_disagreement_frac == 0.5  # by construction of the synthetic verdicts
+    assert measurement.final_samples is not None and measurement.final_samples.graders == ("math", "string")
     assert measurement.seconds("rollout_s") == pytest.approx(40 * 0.2)
     assert measurement.seconds("warp_s") is None
     assert measurement.step_mean("adv/abs_mean_at_rate_0") is None

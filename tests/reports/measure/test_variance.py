@@ -136,7 +136,7 @@ def test_the_effects_of_a_factorial_have_budgets_and_its_arms_too(tmp_path):
     assert [row.variance.refused for row in report.contrasts] == [None] * 3
     main_details, interaction_details = ([" ".join(one.details) for one in statements(report)][i] for i in (0, -1))
     correlations = [re.findall(r"ρ = (\d\.\d)", details) for details in (main_details, interaction_details)]
-    assert [found[:1] for found in correlations] == [["0.9"], []] and "Noise" in interaction_details
+    assert [found[:1] for found in correlations] == [["0.9"], []] and "standard error of" in interaction_details
     drawing = draw_variance(analysis)
     assert drawing is not None and [row["arm"] for row in drawing.rows] == [row.arm for row in (*mains, interaction)]
 
@@ -145,7 +145,7 @@ def test_what_pairing_did_is_said_by_the_interval_of_the_correlation(twelve):
     """Six seeds, clearly positive or not; a bound shows on which side of 0 it lies."""
     report = report_document(twelve)
     strip = {check.label: check.value for check in validity_checks(twelve, report)}
-    assert strip["Pairing ρ"].startswith("0.9") and "[" in strip["Pairing ρ"]
+    assert strip["Pairing ρ"].startswith("up 0.9") and "[" in strip["Pairing ρ"]
     row = changed(report.contrasts[0], next_step=None)
     variance = row.variance
     assert variance is not None
@@ -168,13 +168,13 @@ def test_a_spread_that_is_unknown_has_no_parts_and_no_pairing_is_praised(tmp_pat
     )
     (statement,) = statements(report_document(analysis))
     assert FINE_SPREAD in statement.sentence
-    assert not any("Noise" in detail or "together" in detail for detail in statement.details)
+    assert not any("standard error of" in detail or "together" in detail for detail in statement.details)
     assert [budget.refused for budget in variance_budgets(analysis)] == [FINE_SPREAD]
 
 
 @pytest.mark.parametrize(
     ("seeds", "fields", "why"),
-    [(2, {}, "3 pairs"), (3, {"metric": "eval.final.pass@4"}, "pass@4"), (3, {"gone": True}, "do not all have")],
+    [(2, {}, "3 pairs"), (3, {"metric": "eval.final.pass@4"}, "pass@4"), (3, {"gone": True}, "same number of samples")],
 )
 def test_what_the_records_do_not_show_is_refused(tmp_path, seeds, fields, why):
     gone = fields.pop("gone", False)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.words import said
 from reports.measure import analyse
 from reports.page.glossary import with_terms
 from reports.page.headline import MOST_NAMES, headline, parts
@@ -245,6 +246,21 @@ def test_the_card_says_what_was_trained_and_how(tmp_path):
     setup = setup_of(analyse(sweep))
     assert "train.learning_rate=0.0003\n" in setup.config
     frozen("reports/setup", "\n".join([*(f"{name}: {entry}" for name, entry in setup.entries), setup.citation]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "written"),
+    [((31, 32), "31 to 32 steps"), ((31, 31), "31 steps"), ((120, 120), None), ((120, 31), "31 to 120 steps")],
+)
+def test_the_card_says_where_runs_ended_that_a_budget_stopped(tmp_path, steps, written):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=1)
+    for cell, step in zip(sweep.cells, steps, strict=True):
+        (cell.path / "spec.json").write_text(json.dumps(SPEC))
+        cell.write_status("done", step=step)
+    budget = dict(setup_of(analyse(sweep)).entries)["Budget"]
+    limits = said("reports.budget_or_steps", budget="120k", steps=120)
+    ends = "" if written is None else f"; {said('reports.runs_ended_after', steps=written)}"
+    assert budget == limits + ends
 
 
 def test_a_word_is_explained_once_and_never_inside_a_tag_or_a_name():

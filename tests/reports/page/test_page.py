@@ -8,6 +8,7 @@ import sys
 import pyarrow.parquet
 import pytest
 
+from harness import plugins
 from reports.page import templating, write_report
 from reports.report import SECTIONS
 from reports.samples import write_sweep_samples
@@ -187,3 +188,10 @@ def test_intervals_have_their_level_in_the_head_of_the_column(page):
             for column, cell in zip(head, row, strict=False):
                 if re.match(r"\S*\s?\[[-+<]?[0-9.]+, ", cell):
                     assert "%" in f"{column} {cell}", (column, cell)
+
+
+def test_a_plugin_that_was_left_out_is_named_once(sweep, tmp_path, monkeypatch):
+    monkeypatch.setattr(plugins, "left_out", lambda: ["It was left out."])
+    write_report(sweep, tmp_path)
+    for name in ("index.html", "report.md"):
+        assert (tmp_path / name).read_text().count("It was left out.") == 1

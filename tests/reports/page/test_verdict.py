@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from harness.words import said
 from reports.measure import Analysis, analyse
 from reports.page.document import report_document
-from reports.page.tables import arm_table, result_table
+from reports.page.tables import arm_table, flips_note, result_table, slope_note
 from reports.page.validity import ValidityCheck, validity_checks
 from reports.page.verdict import seed_sentence, statements, verdict_details, verdict_sentence
-from reports.report import ContrastRow, Missing, Report
+from reports.report import ContrastRow, Flip, Missing, ProblemRanges, Report
 from tests.frozen import frozen
 from tests.reports.rewriting import changed
 from tests.reports.synthetic import Changes, write_sweep
@@ -180,6 +181,7 @@ def check(analysis: Analysis, report: Report, label: str) -> ValidityCheck:
         ([0.0, 1.0], "0.0% to 100.0%"),
         ([0.12, 0.1204], "12.0%"),
         ([None, 0.5], "50.0%"),
+        ([0.0003, 0.0], "0.0% to <0.1%"),
         ([None, None], None),
     ],
 )
@@ -204,4 +206,31 @@ def test_pairs_that_move_apart_and_what_exceeds_its_limit_are_amber(report, tmp_
     checks = {check.label: check for check in validity_checks(analysis, changed(report, contrasts=rows, arms=arms))}
     assert not checks["Pairing ρ"].ok and "1.3 ×" in checks["Pairing ρ"].value
     assert not checks["Truncated"].ok and "5%" in checks["Truncated"].limit
-    assert checks["Graders disagree"].ok and checks["Gate"].ok
+    assert checks["Graders disagree"].ok and checks["Settings"].ok
+
+
+@pytest.mark.parametrize(("steps", "warned"), [([31, 32], 32), ([31, 100], None), ([None, None], None)])
+def test_a_slope_per_100_steps_of_shorter_runs_is_called_an_extrapolation(report, steps, warned):
+    cells = [changed(cell, step=step) for cell, step in zip(report.cells, steps, strict=False)]
+    note = "" if warned is None else said("reports.slope_extrapolates", steps=warned)
+    assert slope_note(changed(report, cells=cells)) == arm_table(report.arms, note).note == note
+    unfinished = [changed(cell, state="running") for cell in cells]
+    assert slope_note(changed(report, cells=unfinished)) == ""
+
+
+@pytest.mark.parametrize(("beyond", "how_much"), [(True, "part"), (False, "some or all"), (None, "some or all")])
+def test_a_flip_that_chance_explains_is_not_called_part_chance(report, beyond, how_much):
+    ranges = [] if beyond is None else [ProblemRanges(task="t", n_problems=200, p=0.2, beyond_chance=beyond, widest=[])]
+    flip = Flip(
+        arm="up",
+        baseline="base",
+        task="t",
+        problem_id="p",
+        baseline_frac=0.4,
+        arm_frac=0.5,
+        n_seeds=4,
+        difference_pp=10,
+    )
+    note = flips_note(changed(report, flips=[flip], problem_ranges=ranges), is_imported=False)
+    assert f"; {how_much} of each change" in note and ("200" in note) == bool(ranges)
+    assert flips_note(changed(report, flips=[]), is_imported=False) == ""

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from harness.records import SweepRecord
 from harness.records.embeddings import REFLECTION_WORDS
+from harness.words import said
 from reports.figures import FIGURES
 from reports.measure import analyse
 from reports.page import write_report
+from reports.shelves import reflection as reflection_module
 from reports.shelves.reflection import ArmWords, Reflection, read_reflection, reflection_table
 from reports.shelves.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO, word_curves
 from reports.shelves.reflection.tally import (
@@ -240,6 +242,24 @@ def test_the_notes_under_the_table(tmp_path: Any) -> None:
                 shutil.rmtree(cell.rollouts)
         lines.append(f"{name}: {reflection_table(reflection_of(sweep, ('Wait', 'Aha', 'Hmm'))).note}")
     frozen("reports/reflection", "\n".join(lines))
+
+
+@pytest.mark.parametrize(("most", "read"), [(240, 6), (4, 4)])
+def test_the_page_says_how_many_of_the_recorded_files_were_read(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, most: int, read: int
+) -> None:
+    monkeypatch.setattr(reflection_module, "MOST_FILES", most)
+    sweep = one_cell(tmp_path, arms=2)
+    for cell in sweep.cells:
+        for step in (11, 21):
+            shutil.copy(cell.rollouts / "000001-000001.parquet", cell.rollouts / f"{step:06d}-{step:06d}.parquet")
+    found = reflection_of(sweep)
+    assert (found.n_read, found.n_files) == (read, 6)
+    room = "reports.shelves.reflection"
+    expected = said(f"{room}.all_completions_read")
+    if read < 6:
+        expected = said(f"{room}.some_completions_read", n_read=read, n_files=6)
+    assert found.coverage == expected and expected in reflection_table(found).note
 
 
 def test_the_words_are_a_setting(no_figures: None, tmp_path: Any) -> None:

@@ -10,7 +10,7 @@ from reports.drawing.rendering import Drawing
 from reports.figures import Figure
 from reports.measure import Analysis
 from reports.measure.curves import training_axis
-from reports.shelves.reflection import MOST_FILES, read_reflection
+from reports.shelves.reflection import read_reflection
 from reports.shelves.reflection.curves import (
     ADVANTAGE,
     BOUNDED,
@@ -27,15 +27,16 @@ SAME_WORDS = said("reports.shelves.reflection.words_how_they_read")
 
 
 def draw_reflection_words(analysis: Analysis) -> Drawing | None:
-    """Draw how often the policy writes the words, and whether answers with them are right; None if no word occurs."""
+    """Draw how often the policy writes the words, and whether answers with one are right; None if no word occurs."""
+    found = read_reflection(analysis)
     return _draw_words(
         analysis,
         (FREQUENCY, RIGHT),
         ("with such a word", "without"),
         said(
             "reports.shelves.reflection.occurrences_reflection_words_among",
-            words=", ".join(read_reflection(analysis).words),
-            most_files=MOST_FILES,
+            words=", ".join(found.words),
+            coverage=found.coverage,
         ),
     )
 

@@ -11,6 +11,7 @@ import pytest
 
 from algorithms import preset
 from harness.records import SweepRecord
+from harness.words import said
 from reports.measure import Analysis, analyse
 from reports.page.document import report_document
 from reports.shelves.laws.law_fits import EntropyFit, entropy_fits, entropy_interventions
@@ -204,6 +205,13 @@ def test_sampled_entropy_stands_in_where_the_full_one_was_not_recorded(sweep):
     assert {row["entropy"] for row in law_rows(sweep, law="entropy")} == {"sampled"}
     (table,) = law_tables(analyse(sweep))
     assert "sampled" in table.note and "vocabulary" not in table.note
+
+
+@pytest.mark.parametrize(("seeds", "kind"), [(1, "blocks"), (3, "runs")])
+def test_the_note_says_what_the_brackets_cover(tmp_path, seeds, kind):
+    table, *_ = law_tables(analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=seeds)))
+    kinds = ("reports.shelves.laws.brackets_over_runs", "reports.shelves.laws.brackets_over_blocks")
+    assert [code for code in kinds if said(code, level="95%") in table.note] == [kinds[kind == "blocks"]]
 
 
 def test_steps_with_nan_or_nothing_are_left_out(sweep):
