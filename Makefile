@@ -6,8 +6,8 @@ VLLM_TESTS := tests/test_real_input.py tests/harness/shelves/judges/test_vllm_ju
 
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test quick test-all test-rest test-slow test-long test-vllm test-lm-eval test-verl .venv-vllm .venv-lm-eval \
-	.venv-verl check docs findings chromium models reasoning-gym verifiers postgresql clean
+.PHONY: demo test test-fast quick test-all test-rest test-slow test-long test-vllm test-lm-eval test-verl \
+	.venv-vllm .venv-lm-eval .venv-verl check docs findings chromium models reasoning-gym verifiers postgresql clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -18,15 +18,19 @@ QUICK := tests/test_architecture.py tests/algorithms/test_golden.py tests/harnes
 	tests/sweeps/test_shipped.py tests/harness/plan/test_gate.py tests/harness/records/test_fence.py tests/reports/statistics
 
 # What a change must pass: lint, types, and the tests that catch most breaks. `make test ONLY=tests/harness/records` runs
-# some tests and nothing else. Two processes of one thread each: models of this size gain nothing from more threads. Each
-# begins with half of the files, and takes over tests of the other when it is done. The first run keeps the tests as
-# compiled by pytest for the next.
-test: $(if $(ONLY),.venv/installed-test,check)
+# some tests and nothing else. Types are checked beside the tests, since mypy keeps only one core busy.
+test: .venv/installed-test
+	@$(MAKE) --no-print-directory -j2 $(if $(ONLY),,check) test-fast
+
+# Two processes of one thread each: models of this size gain nothing from more threads. Each begins with half of the
+# files, and takes over tests of the other when it is done. The first run keeps the tests as compiled by pytest for the
+# next.
+test-fast: .venv/installed-test
 	$(PYTEST) -m "not slow and not long" $(ONLY)
 
 # Lint, types, and the tests of the numbers, while you work.
-quick: check
-	$(PYTEST) -m "not slow and not long" $(QUICK)
+quick: .venv/installed-test
+	@$(MAKE) --no-print-directory -j2 check test-fast ONLY="$(QUICK)"
 
 # Everything CI checks.
 test-all: test test-rest

@@ -45,33 +45,33 @@ def test_unknown_extraction_names_the_nearest() -> None:
 
 
 DEGENERATE = {
-    "spaces inside": "answer is x" + " " * 10**6 + "y",
-    "spaces after": "answer is" + " " * 10**6,
-    "answers": "answer is " * 10**5,
-    "open boxes": "\\boxed{" * 150_000,
-    "nested": "\\boxed{" + "\\(" * 200_000 + "x" + "\\)" * 200_000 + "}",
-    "headings": "#### Step\n" * 10**5,
-    "fractions": "\\frac{" * 150_000,
-    "thousands": "1" + ",000" * 250_000 + "0",
-    "tags": "<answer>" * 150_000,
-    "ends": "</answer>" * 150_000,
-    "open formulas": "\\(" * 300_000 + "5",
-    "open displays": "\\[5 " * 200_000,
-    "dollars": "$5" * 300_000,
-    "open arrays": "\\begin{array}" * 60_000 + "5",
-    "alternatives": "5 or " * 200_000,
-    "feet": "5 feet " * 150_000,
-    "questions": "Question: 5\n" * 80_000,
-    "boxes": "\\boxed{5}, " * 80_000,
-    "decimals": "5." + "1" * 10**6 + "\\",
-    "letters": "(A) or " * 120_000,
+    "spaces inside": "answer is x" + " " * 500_000 + "y",
+    "spaces after": "answer is" + " " * 500_000,
+    "answers": "answer is " * 50_000,
+    "open boxes": "\\boxed{" * 75_000,
+    "nested": "\\boxed{" + "\\(" * 100_000 + "x" + "\\)" * 100_000 + "}",
+    "headings": "#### Step\n" * 50_000,
+    "fractions": "\\frac{" * 75_000,
+    "thousands": "1" + ",000" * 125_000 + "0",
+    "tags": "<answer>" * 75_000,
+    "ends": "</answer>" * 75_000,
+    "open formulas": "\\(" * 150_000 + "5",
+    "open displays": "\\[5 " * 100_000,
+    "dollars": "$5" * 150_000,
+    "open arrays": "\\begin{array}" * 30_000 + "5",
+    "alternatives": "5 or " * 100_000,
+    "feet": "5 feet " * 75_000,
+    "questions": "Question: 5\n" * 40_000,
+    "boxes": "\\boxed{5}, " * 40_000,
+    "decimals": "5." + "1" * 500_000 + "\\",
+    "letters": "(A) or " * 60_000,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", DEGENERATE.values(), ids=DEGENERATE)
-def test_degenerate_megabytes_take_linear_time(text: str) -> None:
+def test_degenerate_texts_take_linear_time(text: str) -> None:
     for name in EXTRACTIONS.names():
         start = time.process_time()
         extract_answer(text, name)
-        assert time.process_time() - start < 5, name
+        assert time.process_time() - start < 2, name

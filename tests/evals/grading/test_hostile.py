@@ -11,7 +11,8 @@ from tests.evals.grading.judged import judge
 
 pytestmark = pytest.mark.slow
 
-MEGABYTE = 1_000_000
+LONG = 250_000
+"""Characters. What takes quadratic time takes minutes at this length."""
 HOSTILE = {
     "tower": "9**9**9**9",
     "tower in latex": "9^{9^{9^{9}}}",
@@ -20,28 +21,28 @@ HOSTILE = {
     "boxes": "\\boxed{" * 10_000 + "1" + "}" * 10_000,
     "brackets": "(" * 10_000 + "1" + ")" * 10_000,
     "fractions": "\\frac{1}{" * 2_000 + "1" + "}" * 2_000,
-    "megabyte of digits": "9" * MEGABYTE,
-    "megabyte of words": "word " * (MEGABYTE // 5),
-    "megabyte of line breaks": "\n" * MEGABYTE,
-    "megabyte of sums": "1+" * (MEGABYTE // 2) + "1",
-    "megabyte of answers": "the answer is " * (MEGABYTE // 14),
-    "megabyte of boxes": "\\boxed{1}, " * (MEGABYTE // 11),
-    "megabyte of choices": "option (A) or " * (MEGABYTE // 14),
-    "megabyte of questions": "Question: \n" * (MEGABYTE // 11),
-    "megabyte of thoughts": "<think>1</think>" * (MEGABYTE // 16),
-    "dollars": "$" * MEGABYTE,
-    "dollars and digits": "$1" * (MEGABYTE // 2),
-    "backslashes": "\\" * MEGABYTE,
-    "open formulas": "\\(" * (MEGABYTE // 2),
-    "open displays": "\\[" * (MEGABYTE // 2),
-    "stars": "*" * MEGABYTE,
-    "hashes": "#" * MEGABYTE,
-    "minuses": "-" * MEGABYTE,
-    "thousands": "1" + ",000" * 250_000,
-    "equals": "=" * MEGABYTE,
+    "many digits": "9" * LONG,
+    "many words": "word " * (LONG // 5),
+    "many line breaks": "\n" * LONG,
+    "many sums": "1+" * (LONG // 2) + "1",
+    "many answers": "the answer is " * (LONG // 14),
+    "many boxes": "\\boxed{1}, " * (LONG // 11),
+    "many choices": "option (A) or " * (LONG // 14),
+    "many questions": "Question: \n" * (LONG // 11),
+    "many thoughts": "<think>1</think>" * (LONG // 16),
+    "dollars": "$" * LONG,
+    "dollars and digits": "$1" * (LONG // 2),
+    "backslashes": "\\" * LONG,
+    "open formulas": "\\(" * (LONG // 2),
+    "open displays": "\\[" * (LONG // 2),
+    "stars": "*" * LONG,
+    "hashes": "#" * LONG,
+    "minuses": "-" * LONG,
+    "thousands": "1" + ",000" * (LONG // 4),
+    "equals": "=" * LONG,
     "nul": "\x00",
     "nul inside": "1\x002",
-    "nuls": "\x00" * MEGABYTE,
+    "nuls": "\x00" * LONG,
     "right-to-left": "\u200f\u202e18\u202c\u200e",
     "marks only": "\u200f\u202e\u2066" * 1000,
     "combining": "1" + "\u0301" * 10_000,
@@ -88,6 +89,6 @@ def test_as_reference(text):
 
 def test_the_reasons_are_those_that_an_evaluation_counts():
     assert judge(HOSTILE["tower in latex"], "18", "math").reason in {"timeout", "crash", "mismatch"}
-    assert judge(HOSTILE["megabyte of sums"], "x", "math").reason == "unparsed"
-    assert judge(HOSTILE["megabyte of digits"], "18", "numeric").reason == "unparsed"
-    assert judge(HOSTILE["megabyte of choices"], "B", "choice").reason == "unparsed"
+    assert judge(HOSTILE["many sums"], "x", "math").reason == "unparsed"
+    assert judge(HOSTILE["many digits"], "18", "numeric").reason == "unparsed"
+    assert judge(HOSTILE["many choices"], "B", "choice").reason == "unparsed"

@@ -18,7 +18,6 @@ from harness.cli.app import app as typer_app
 from harness.errors import BenchError
 from tests.refusals import codes_of
 
-
 COMMAND = typer.main.get_command(typer_app)
 """What the app builds from all verbs' signatures at each call, which takes half of a short command's time."""
 

@@ -71,6 +71,7 @@ FILES = [
 ]
 
 
+@pytest.mark.slow
 def test_an_absurd_file(bench: Bench, tmp_path: Path) -> None:
     told = ""
     for instead, by in FILES:
@@ -148,6 +149,7 @@ def test_an_absurd_search(bench: Bench, tmp_path: Path) -> None:
     frozen("cli/limits_of_searches", told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "kind"), [("task.train", "task"), ("task.template", "template"), ("eval.tasks", "task")]
 )
@@ -204,6 +206,7 @@ SECTIONS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @settings(
     max_examples=30,
     deadline=None,

@@ -97,6 +97,7 @@ def test_help_goes_to_stdout_with_an_example(bench: Bench, words: list[str]) -> 
     assert "Example: bench " in result.out
 
 
+@pytest.mark.slow
 def test_a_notebook_s_drawing_package_is_not_ours() -> None:
     """Its kernel may run in another environment than the bench that it starts."""
     program = "from harness.cli import main\ntry:\n    main()\nfinally:\n    import matplotlib\n"

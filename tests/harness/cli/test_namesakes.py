@@ -20,6 +20,7 @@ def bench(*words: str, cwd: Path, path: list[Path], **environment: str) -> subpr
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["algorithms", "evals", "reports", "sweeps"])
 def test_a_package_on_pythonpath(tmp_path: Path, name: str) -> None:
     (tmp_path / "theirs" / name).mkdir(parents=True)

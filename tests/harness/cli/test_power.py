@@ -26,6 +26,7 @@ def changes(arms: dict[str, list[float]] = SCORES) -> dict[tuple[str, int], dict
     return {(arm, seed): {"score": score} for arm, scores in arms.items() for seed, score in enumerate(scores)}
 
 
+@pytest.mark.slow
 def test_from_finished_cells(bench: Bench, tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs" / "mine", {"base": 0.0, "up": 0.0, "other": 1.0}, seeds=4, changes=changes())
     result = bench("power", "mine", "--effect", "2pp", "--json")
@@ -91,6 +92,7 @@ def test_an_assumed_spread_goes_before_that_of_the_records(bench: Bench, tmp_pat
     assert [row["arm"] for row in shipped["contrasts"]] == ["no_std", "batch_std"]
 
 
+@pytest.mark.slow
 def test_a_contrast_with_too_few_pairs_or_an_unknown_spread_has_a_dash(bench: Bench, tmp_path: Path) -> None:
     """Nothing is planned with a spread that the verdict takes to be unknown: 3 seeds would seem to find any effect."""
     same = {"base": [0.5, 0.6, 0.7], "shifted": [0.6, 0.7, 0.8], "fine": [0.6, 0.7, 0.8005], "up": [0.51, 0.63, 0.70]}
@@ -164,6 +166,7 @@ def test_nan_scores_do_not_pair(bench: Bench, tmp_path: Path) -> None:
     assert row["n_pairs"] == 3
 
 
+@pytest.mark.slow
 def test_without_an_effect_it_says_what_would_settle_each_contrast(bench: Bench, tmp_path: Path) -> None:
     open_ = changes({"base": [0.50, 0.52, 0.51, 0.55], "up": [0.53, 0.50, 0.57, 0.52]})
     write_sweep(tmp_path / "runs" / "mine", {"base": 0.0, "up": 0.0, "far": 20.0}, seeds=4, changes=open_)

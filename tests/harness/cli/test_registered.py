@@ -77,6 +77,7 @@ def test_arms_that_cannot_be_compared_are_not_registered(bench: Bench, tmp_path:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_program_requires_a_verdict(bench: Bench, tmp_path: Path) -> None:
     judged(tmp_path)
     frozen("cli/verdict", bench("verdict", "mine").out)
@@ -90,6 +91,7 @@ def test_a_program_requires_a_verdict(bench: Bench, tmp_path: Path) -> None:
     bench("verdict", "mine", "--require", "sam better than base").refused("reports.requirement_of_unknown_arm")
 
 
+@pytest.mark.slow
 def test_an_open_verdict_ends_with_what_would_settle_it_as_power_says(bench: Bench, tmp_path: Path) -> None:
     scores = {("up", seed): {"score": score} for seed, score in enumerate((0.53, 0.50, 0.57, 0.52))}
     judged(tmp_path, changes={**CHANGES, **scores})
@@ -99,6 +101,7 @@ def test_an_open_verdict_ends_with_what_would_settle_it_as_power_says(bench: Ben
     assert [*steps] == ["up"] and steps["up"]["cheapest"] == "seeds"
 
 
+@pytest.mark.slow
 def test_one_headline_stands_everywhere(bench: Bench, tmp_path: Path) -> None:
     scores = {("up", seed): {"score": score} for seed, score in enumerate((0.53, 0.50, 0.57, 0.52))}
     judged(tmp_path, changes={**CHANGES, **scores})
@@ -117,6 +120,7 @@ def test_one_headline_stands_everywhere(bench: Bench, tmp_path: Path) -> None:
     } == {"page": sentence.replace("`", ""), **dict.fromkeys(("MLflow", "home", "verdict", "report"), sentence)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["verdict", "power"])
 def test_showing_verdicts_is_a_look(bench: Bench, tmp_path: Path, verb: str) -> None:
     judged(tmp_path, asks="this")
@@ -126,6 +130,7 @@ def test_showing_verdicts_is_a_look(bench: Bench, tmp_path: Path, verb: str) -> 
     assert shown[0] == shown[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["verdict", "power"])
 def test_verdicts_of_records_that_cannot_be_written_are_shown(
     bench: Bench, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
@@ -172,6 +177,7 @@ def test_a_report_is_verified_against_its_records(bench: Bench, tmp_path: Path) 
     assert all(text in bad.err for text in ("report.json, arms[0].mean_pp", " 53.", " 52."))
 
 
+@pytest.mark.slow
 def test_results_are_printed_for_a_paper(bench: Bench, tmp_path: Path) -> None:
     judged(tmp_path)
     latex = bench("report", "mine", "--format", "latex").out

@@ -46,6 +46,7 @@ def test_the_same_for_programs(bench: Bench) -> None:
     assert differs["verdict"] == "the same with one optimiser step per rollout"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dialect", "name", "text", "knobs", "run"),
     [

@@ -122,6 +122,7 @@ def changes_since_registration(home: Path) -> list[str]:
     return found.changes
 
 
+@pytest.mark.slow
 def test_a_stopping_rule_that_was_registered_is_no_change(bench: Bench, tmp_path: Path, trained: Any) -> None:
     sweep, home = write_sweep_file(tmp_path, seeds=12), tmp_path / "runs"
     fixed = bench("freeze", sweep, "--seeds", "24", "--json").document
@@ -135,6 +136,7 @@ def test_a_stopping_rule_that_was_registered_is_no_change(bench: Bench, tmp_path
     assert changes_since_registration(home) == ["seeds 0..23 -> 0..12"]
 
 
+@pytest.mark.slow
 def test_a_stopping_rule_that_was_not_registered_is_one(bench: Bench, tmp_path: Path, trained: Any) -> None:
     sweep = write_sweep_file(tmp_path, seeds=12)
     looked = bench("freeze", sweep, "--until", "verdict", "--most-seeds", "24", "--json").document

@@ -33,7 +33,7 @@ def language_model() -> LanguageModel:
     return with_wide_heads(tiny) if HAS_VLLM else tiny
 
 
-@pytest.fixture(scope="package", params=[ENGINE, "example"])
+@pytest.fixture(scope="package", params=[ENGINE, pytest.param("example", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest, language_model: LanguageModel) -> Engine:
     if request.param == "example":
         return PlainEngine(language_model, language_model.model)

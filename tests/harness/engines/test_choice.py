@@ -135,6 +135,7 @@ class TestAModelWithAdapters:
         start.load_state_dict(model.state_dict())
         assert not torch.equal(engine.generate(PROMPTS, KEYS, PARAMS).logps, expected.logps)
 
+    @pytest.mark.slow
     def test_the_copy_goes_when_its_model_does(self) -> None:
         model = adapted()
         gone = weakref.ref(merged_copy(model).model)

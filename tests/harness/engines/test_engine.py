@@ -54,6 +54,7 @@ class Broken:
         return self._drawn(self._engine.generate(prompts, self._asked(keys), params, *told))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_broken_engine_is_found(language_model: LanguageModel) -> None:
     def by_position(keys: torch.Tensor) -> torch.Tensor:
         return keys + torch.arange(len(keys))[:, None]

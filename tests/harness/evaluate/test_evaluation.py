@@ -68,6 +68,7 @@ def test_every_sample_is_drawn_once_and_scored(evaluation: Make, sampler: Engine
     assert not (folder / "evals.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies_after", [0, 1, 13])
 def test_a_killed_evaluation_goes_on_with_what_is_missing(
     evaluation: Make, sampler: EngineSampler, home: Path, tmp_path: Path, dies_after: int

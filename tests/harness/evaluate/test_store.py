@@ -124,6 +124,7 @@ def test_samples_of_unknown_conditions_are_refused(folder: Path, name: str) -> N
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["{", "[1]", "null", '{"grader": "exact"}'])
 def test_a_damaged_account_of_the_grading_only_means_grading_again(
     evaluation: Make, sampler: EngineSampler, home: Path, content: str

@@ -69,6 +69,7 @@ def held(tensors: Any) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "dtype"), [("Llama", F32), ("Qwen2", BF16), ("Qwen3", F32), ("Gemma3Text", BF16)], ids=str
 )

@@ -256,6 +256,7 @@ def test_a_condition_may_spell_a_number_otherwise(tmp_path: Path, value: Any, dr
     assert default is not None and (LR in default) == draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "needed"),
     [

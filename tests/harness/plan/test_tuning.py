@@ -87,6 +87,7 @@ def test_the_gate_knows_the_tuned_knobs_and_the_guard_does_not(tmp_path: Path) -
     assert tuned.noops == untuned.noops and tuned.noops[0].refused
 
 
+@pytest.mark.slow
 def test_what_was_found_stays_while_the_question_does(tmp_path: Path) -> None:
     planned = plan(tmp_path)
     assert planned.to_tune == ["with", "without"]

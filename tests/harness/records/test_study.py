@@ -81,6 +81,7 @@ def test_a_study_of_another_version_is_refused(tmp_path, schema, code):
         write_study(tmp_path, study_document(1, schema=schema))
 
 
+@pytest.mark.slow
 def test_reading_needs_no_optuna():
     code = "import sys, harness.records.study, reports.search; print([m for m in sys.modules if m in %r])"
     heavy = ("optuna", "torch", "mlflow", "matplotlib", "scipy", "jinja2")

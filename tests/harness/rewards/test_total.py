@@ -115,6 +115,7 @@ def test_without_a_reward_model_its_part_has_no_reward() -> None:
     assert same(total, [math.nan])
 
 
+@pytest.mark.slow
 @given(groups(), st.randoms())
 def test_the_order_of_a_group_does_not_count(group: list[Attempt], random: Any) -> None:
     """Each attempt keeps its rewards, by every part."""
@@ -129,6 +130,7 @@ def test_the_order_of_a_group_does_not_count(group: list[Attempt], random: Any) 
 weights = st.floats(-3, 3).filter(bool)
 
 
+@pytest.mark.slow
 @given(groups(), weights, weights, st.floats(0.1, 4))
 def test_the_total_is_linear_in_the_weights(group: list[Attempt], one: float, other: float, scale: float) -> None:
     def total(**parts: float) -> list[float]:

@@ -67,6 +67,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
 
 
 class TestUnbroken:
+    @pytest.mark.slow
     def test_leaves_its_records(self, unbroken: CellRecord) -> None:
         status = unbroken.read_status()
         assert (status["state"], status["step"], status["steps"], status["flags"]) == ("done", 4, 4, [])
@@ -174,6 +175,7 @@ def broken_at(point: int, folder: Path, torn: bool) -> CellRecord:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", [pytest.param(n, marks=() if n % 5 == 2 else pytest.mark.long) for n in range(1, 33)])
 def test_stopped_anywhere_it_goes_on_as_if_unbroken(unbroken: CellRecord, tmp_path: Path, point: int) -> None:
     broken = broken_at(point, tmp_path / "broken", torn=point % 2 == 0)
@@ -222,6 +224,7 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_as_if_unbroken(
     assert numbers(cell) == numbers(unbroken)
 
 
+@pytest.mark.slow
 def test_asked_to_stop_while_it_draws_it_leaves_a_checkpoint_of_the_step_before(
     unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +264,7 @@ def test_an_update_that_takes_too_long_is_left_and_leaves_no_checkpoint(
     assert [path.name for path in checkpoint.checkpoint_folders(cell.checkpoints)] == ["step-000000"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lost_rows", "drawn_again"), [(0, 2), (3, 3)])
 def test_the_final_evaluation_keeps_whole_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord, lost_rows: int, drawn_again: int
@@ -310,6 +314,7 @@ def test_rollouts_after_the_checkpoint_are_cut(tmp_path: Path, unbroken: CellRec
     assert [row["step"] for row in rollout_rows(cell)] == [step for step in range(1, 5) for _ in range(16)]
 
 
+@pytest.mark.slow
 def test_a_token_budget_ends_a_cell_at_the_next_step(tmp_path: Path, unbroken: CellRecord) -> None:
     by_step = [row["generated_tokens"] for row in unbroken.read_steps()]
     made = short_cell(tmp_path / "cell", {"budget.tokens": by_step[1] + 1, "eval.problems": 1})

@@ -55,6 +55,7 @@ def records(plan: Plan, tmp_path: Path) -> dict[tuple[str, int], CellRecord]:
     return {(cell.arm, cell.seed): plan.record(cell, tmp_path / "home") for cell in plan.cells}
 
 
+@pytest.mark.slow
 def test_nothing_is_trained_and_verdicts_are_over_problems(
     run: Run, tmp_path: Path, drawn: Drawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_nothing_is_trained_and_verdicts_are_over_problems(
     assert statements_of >= {"same", "greedy"} and "builtin:tiny" in seed_sentence(report)
 
 
+@pytest.mark.slow
 def test_a_kill_resumes_and_more_samples_are_topped_up(run: Run, tmp_path: Path, drawn: Drawn) -> None:
     only = {"arms": {"sampled": {}, "greedy": {"eval.temperature": 0.0}}, "ablate": ["eval.temperature"], "seeds": 1}
     drawn.killed_at = 2
@@ -133,6 +135,7 @@ def test_undeclared_differences_are_refused_as_everywhere(tmp_path: Path) -> Non
     assert set(plan.gate.violations) == {"eval.temperature"}
 
 
+@pytest.mark.slow
 def test_a_trained_cell_is_a_checkpoint_whose_samples_count(run: Run, tmp_path: Path, drawn: Drawn) -> None:
     """With the noise of its own seed, what it drew itself is taken over."""
     from tests.harness.run.small import small_spec

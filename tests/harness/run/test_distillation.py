@@ -117,6 +117,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], complaint: str
         training_hash(small_spec(settings))
 
 
+@pytest.mark.slow
 def test_a_teacher_with_other_tokens_is_refused_before_training(tmp_path: Path) -> None:
     folder = tmp_path / "other"
     shutil.copytree(TINY, folder)

@@ -120,6 +120,7 @@ def test_a_cell_is_judged_by_its_final_evaluation_too(tmp_path: Path, monkeypatc
     assert judged == [cell.read_scores()[-1]["metrics"]["avg@n"]]
 
 
+@pytest.mark.slow
 def test_a_learning_rate_of_1e30_is_flagged(tmp_path: Path) -> None:
     """The first step leaves weights that draw every token alike: finite, so nothing diverges, and no gradient."""
     settings = {"train.learning_rate": 1e30, "train.warmup_steps": 0, "train.steps": 3, "eval.every": 0}
@@ -127,6 +128,7 @@ def test_a_learning_rate_of_1e30_is_flagged(tmp_path: Path) -> None:
     assert {"score_collapse", "policy_collapse", "no_gradient"} <= set(cell.flags)
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_nan_for_all_is_flagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "unscorable.py").write_text("def never(group, context):\n    return [float('nan')] * len(group)\n")
     monkeypatch.chdir(tmp_path)

@@ -53,6 +53,7 @@ def measure(path: Path, model: LanguageModel, spec: RunSpec, engine: Counting | 
     return read_correct_counts(path)
 
 
+@pytest.mark.slow
 def test_counts_what_is_correct_of_samples_drawn_as_in_training(tmp_path: Path, model: LanguageModel) -> None:
     """Each problem by itself, each sample by itself: the noise depends on neither batch nor seed."""
     settings = {"rollout.temperature": 0.7, "rollout.max_completion_tokens": 16}

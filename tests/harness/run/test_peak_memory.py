@@ -11,6 +11,7 @@ from harness.processes import peak_memory_mb, reset_peak_memory
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forgets a peak")
 def test_a_peak_is_that_since_the_last_reset() -> None:
     # A mapping of its own: malloc may give free memory of the heap, which stays resident when it is given back.

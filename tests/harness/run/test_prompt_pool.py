@@ -55,6 +55,7 @@ def test_all_of_the_train_split_in_its_order() -> None:
 
 
 class TestPool:
+    @pytest.mark.slow
     @given(st.integers(4, 300), st.integers(4, 300), st.integers(0, 3))
     def test_a_larger_pool_holds_the_smaller(self, one: int, other: int, seed: int) -> None:
         small, large = (

@@ -78,6 +78,7 @@ def test_a_task_of_ones_own_is_compared_by_its_name_and_loaded_by_its_file(tmp_p
     assert read_sweep(tmp_path / "std_norm").metric == "eval.final.sums.pass@1"
 
 
+@pytest.mark.slow
 def test_fewer_arms_and_more_tasks_compare_the_same_contrast(tmp_path: Path) -> None:
     def contrasts(*settings: str, arms: tuple[str, ...] = ()) -> set[str]:
         write_question(make_plan("std_norm", None, settings, 1, arms), tmp_path, "bench run")

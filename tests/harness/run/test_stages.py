@@ -170,6 +170,7 @@ def test_the_start_is_evaluated_once_whatever_is_learned_from(tmp_path: Path) ->
     assert key(small_spec({"train.device": "cuda"})) != given
 
 
+@pytest.mark.slow
 def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path) -> None:
     """Also the reward model that only the yardstick still needs."""
     sweep = bench.write_sweep(tmp_path, {"grpo": {}, "proxy": PROXY}, 1, SHORT)

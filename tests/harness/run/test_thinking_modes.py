@@ -102,6 +102,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], complaint: str
         small_spec(settings)
 
 
+@pytest.mark.slow
 def test_a_budget_beyond_the_context_is_refused_before_training(tmp_path: Path) -> None:
     """The longest prompt has 15 tokens, `wait#` 5, the context 128."""
     longest = max(len(problem.problem) for problem in get_task("arithmetic").split("test").load()[:8]) + 1
@@ -112,6 +113,7 @@ def test_a_budget_beyond_the_context_is_refused_before_training(tmp_path: Path) 
         load(small_spec(long | {"eval.tasks": [f"think{room + 1}:arithmetic"]}), tmp_path)
 
 
+@pytest.mark.slow
 def test_words_that_the_model_cannot_read_stop_no_thinking(tmp_path: Path) -> None:
     with refuses(RefusedError, "run.stop_not_in_vocabulary"):
         load(small_spec({"eval.tasks": ["think8:arithmetic"]}), tmp_path)

@@ -110,6 +110,7 @@ def training_of(cell: CellRecord) -> dict[str, Any]:
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files if path.name != "lease.json"}
 
 
+@pytest.mark.slow
 def test_a_topped_up_evaluation_is_that_which_had_all_samples_from_the_start(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Drawn
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_topped_up_evaluation_is_that_which_had_all_samples_from_the_start(
     assert set(drawn.samples) == {(row["problem_id"], n) for row in samples_of(cell) for n in range(16, 24)}
 
 
+@pytest.mark.slow
 def test_the_former_evaluation_stays(home: Path) -> None:
     first = record_of(home, spec_with())
     rows, scores = samples_of(first), first.read_scores()
@@ -189,6 +191,7 @@ def test_a_cell_that_another_run_trained_meanwhile_is_evaluated(home: Path) -> N
     assert record_of(home, more).lacks is None and record_of(home, more).spec["eval"]["samples"] == 6
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_loses_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "BLOCK_SAMPLES", 4)
     more, drawn = spec_with({"eval.samples": 16}), Drawn(monkeypatch)
@@ -205,6 +208,7 @@ def test_a_kill_in_the_middle_loses_nothing(home: Path, tmp_path: Path, monkeypa
     assert all(start["packages"] == provenance()["packages"] for start in starts)
 
 
+@pytest.mark.slow
 def test_an_interrupted_cell_goes_on_under_another_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had drawn is put aside, not mixed in and not lost."""
     drawn = Drawn(monkeypatch)
@@ -224,6 +228,7 @@ def test_an_interrupted_cell_goes_on_under_another_evaluation(tmp_path: Path, mo
     assert [row["final"] for row in back.read_scores()] == [False, True]
 
 
+@pytest.mark.slow
 def test_watching_a_cell_changes_neither_its_weights_nor_its_hash(trained: Path, tmp_path: Path) -> None:
     unwatched = spec_with({"eval.every": 0})
     assert (training_hash(unwatched), evaluation_hash(unwatched)) == (

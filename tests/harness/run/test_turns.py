@@ -95,6 +95,7 @@ def test_every_turn_of_every_completion_has_noise_of_its_own(tiny: LanguageModel
     assert len(set(keys)) == len(keys) == sum(len(turns) for batch in batches for turns in batch.turns)
 
 
+@pytest.mark.slow
 def test_rewards_by_turn_stand_where_turns_end(tiny: LanguageModel) -> None:
     """At the end-of-sequence token, which decides where a guess ends, and nowhere else."""
     batch, at_the_end = rewarded(tiny, **BY_TURN), rewarded(tiny, **{"reward.parts.turns": 1.0})

@@ -262,6 +262,7 @@ class TestCell:
             do(job("cell", cell.path.name), tmp_path, stop)
         assert cell.state == "interrupted" and cell.reason
 
+    @pytest.mark.slow
     def test_one_after_the_other_in_one_process_are_as_in_processes_of_their_own(self, tmp_path: Path) -> None:
         """Nothing of a cell stays in the model that the next one starts from."""
         start = StartingPoint()
@@ -274,6 +275,7 @@ class TestCell:
         assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
 def test_a_cell_trains_on_the_prompts_that_a_filter_leaves(tmp_path: Path) -> None:
     spec = small_spec(FILTER)
     told: list[Event] = []
@@ -354,6 +356,7 @@ def test_rows_that_were_edited_after_the_plan_make_a_cell_invalid(
     assert not (cell.path / "steps.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_stop_after_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = new_cell(tmp_path / "arm-s0-0123456789")
 

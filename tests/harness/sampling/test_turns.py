@@ -134,6 +134,7 @@ def test_the_models_context_ends_a_conversation(tiny: LanguageModel) -> None:
     assert len(row.context) == 128, "two of the prompt, two of each turn, 122 of the reply"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [9, 30])
 def test_a_row_depends_neither_on_what_is_drawn_beside_it_nor_on_the_limit_of_the_call(
     tiny: LanguageModel, limit: int

@@ -59,6 +59,7 @@ def test_files_of_sqlite_go_with_their_database(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [0, 1])
 def test_a_damaged_database_is_set_aside_unless_a_run_can_be_read(tmp_path: Path, runs: int) -> None:
     database = own_database(tmp_path)

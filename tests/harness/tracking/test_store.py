@@ -25,6 +25,7 @@ SOME_THERE = METRICS[:1]
 LATER = [("loss", 0.125, 3_000, 3), ("reward", 9.0, 900, 1)]
 
 
+@pytest.mark.slow
 def test_points_written_at_once_are_those_that_mlflow_writes(tmp_path: Path) -> None:
     require_written_alike(f"sqlite:///{tmp_path / 'mlflow.db'}")
 

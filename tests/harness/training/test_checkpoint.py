@@ -159,6 +159,7 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_foreign_one_is_passed_over_and_named(tmp_path: Path, kind: str) -> None:
     save_checkpoint(tmp_path, made(1))

@@ -118,6 +118,7 @@ class TestDemonstrationsOfAFile:
         assert {start.decode(one.prompt) for one in drawn} == {"3+5=", "3+5+9="}
         assert all(one.completion[-1] == start.tokenizer.eos_token_id for one in drawn)
 
+    @pytest.mark.slow
     def test_none_of_which_fits_is_refused(self, tmp_path: Path) -> None:
         with refuses(RefusedError, "training.no_demonstration_fits", max_completion_tokens=2):
             run(recipe(write(tmp_path / "a.jsonl"), max_completion_tokens=2))

@@ -53,6 +53,7 @@ def way(prompt: str, completion: str) -> str:
     return "stopped"
 
 
+@pytest.mark.slow
 @given(st.integers(0, 99), st.floats(0, 0.5), st.floats(0, 0.5))
 def test_each_demonstration_is_whole_without_steps_or_with_cut_ones(seed: int, direct: float, stop: float) -> None:
     """The problems and their order are those of a start in one mode."""
@@ -64,6 +65,7 @@ def test_each_demonstration_is_whole_without_steps_or_with_cut_ones(seed: int, d
     assert [prompt[1:].partition("=")[0] + "=" for prompt, _ in found] == alone
 
 
+@pytest.mark.slow
 def test_the_shares_are_those_that_were_asked_for() -> None:
     found = Counter(way(*one) for one in shown(recipe(direct_frac=0.5, stop_frac=0.2), 4000))
     assert found["direct"] / 4000 == pytest.approx(0.5, abs=0.03)

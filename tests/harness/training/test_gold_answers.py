@@ -193,6 +193,7 @@ def naive_term(policy: Any, answers: GoldAnswers, aggregation: str, lengths: Ten
     return -(answers.weights / divisors * logps).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "seq_mean_token_sum", "group_token_mean"])
 def test_the_supervised_term_adds_its_gradient(aggregation: str) -> None:
     """Also for completions without an advantage: those of the second group."""

@@ -132,6 +132,7 @@ def test_a_training_step_is_a_naive_one_over_the_policys_own_tokens() -> None:
     assert report.metrics["mismatch/k1"] == pytest.approx(0, abs=1e-5), "the trainer's log-probs are the sampler's"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"objective.kl.where": "loss", "objective.kl.beta": 0.5, "train.epochs": 2}])
 def test_a_step_does_not_depend_on_how_rows_are_cut_into_passes(settings: dict[str, Any]) -> None:
     one, _ = trained({"train.micro_batch_tokens": 4096, **settings})

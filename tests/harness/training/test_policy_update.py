@@ -122,6 +122,7 @@ TERMS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "updates"),
     [*((name, 2) for name in TERMS), *((name, 1) for name in ("seq_mean_token_mean", "kl in the loss", "critic"))],
@@ -198,6 +199,7 @@ class TestTerms:
         full = PolicyUpdate(rollouts.model(), spec(), rollouts.PAD).run(rollout, step=1)
         assert report.metrics.keys() == full.metrics.keys()
 
+    @pytest.mark.slow
     def test_every_preset_survives_an_empty_batch(self) -> None:
         policy = rollouts.model()
         empty = rollouts.rollout(policy).rows(torch.tensor([], dtype=torch.long))
@@ -362,6 +364,7 @@ class TestMetrics:
         assert metrics["mismatch/ratio_max"] == pytest.approx(2)
         assert metrics["mismatch/k1"] == pytest.approx(-math.log(2) / 2)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("temperature", [1.0, 0.7])
     @pytest.mark.parametrize("updates", [1, 2])
     def test_entropy_is_that_of_the_policy_that_sampled(self, updates: int, temperature: float) -> None:

@@ -128,6 +128,7 @@ def test_the_gradient_is_that_of_a_naive_implementation(name: str) -> None:
     assert report.metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (4, 2)])
 def test_optimiser_steps_are_those_of_a_naive_implementation(updates: int, epochs: int) -> None:
     """Both means, over pairs and over chosen tokens, are of the step's own."""
@@ -150,6 +151,7 @@ def test_optimiser_steps_are_those_of_a_naive_implementation(updates: int, epoch
     assert (rollouts.weights(policy) - rollouts.weights(other)).norm() < 0.02 * moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("updates", [1, 2])
 @pytest.mark.parametrize("name", NAIVE)
 def test_micro_batches_do_not_change_the_update(name: str, updates: int) -> None:
@@ -264,6 +266,7 @@ def test_a_resumed_update_goes_on_bit_for_bit() -> None:
     assert not torch.equal(rollouts.weights(fresh), rollouts.weights(unbroken))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dpo", "simpo", "kto", "orpo", "ipo"])
 def test_the_margin_grows(algorithm: str) -> None:
     policy = rollouts.model()
@@ -304,6 +307,7 @@ class TestDivergence:
 
 
 class TestMetrics:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (1, 2)])
     def test_entropy_is_that_of_the_policy_before_the_first_optimiser_step(self, updates: int, epochs: int) -> None:
         settings = {"rollout.temperature": 0.7, "train.updates_per_rollout": updates, "train.epochs": epochs}

@@ -88,6 +88,7 @@ def draw(engine: TorchEngine, tiny: LanguageModel, params: SamplingParams = PARA
     return engine.generate([tiny.encode(problem) for problem in PROBLEMS[:problems]], keys(problems), params)
 
 
+@pytest.mark.slow
 def test_replayed_steps_draw_the_same(
     tiny: LanguageModel, graphed: TorchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def test_replaced_weights_get_new_graphs(
     assert cuda.recorded == 2 * once
 
 
+@pytest.mark.slow
 def test_calls_of_all_sizes_share_the_memory_of_the_largest(
     tiny: LanguageModel, graphed: TorchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

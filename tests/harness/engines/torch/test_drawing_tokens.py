@@ -45,6 +45,7 @@ class TestExponentialNoise:
         noise = exponential_noise(keys(400), position=0, vocab_size=100).flatten()
         assert stats.kstest(noise.numpy(), "expon").pvalue > P_VALUE
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("axis", ["token", "position", "sample"])
     def test_is_unit_exponential_along_each_axis(self, axis: str) -> None:
         one = keys(1)

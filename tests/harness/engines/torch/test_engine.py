@@ -65,6 +65,7 @@ def test_shapes_and_looks_do_not_change_the_samples(
     assert_same(draw(language_model, params), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave_at_frac", [0.0, 0.5, 1.1])
 @pytest.mark.parametrize("shapes", [EAGER, BatchShapes(False, 2)])
 def test_rows_that_leave_do_not_change_the_others(
@@ -301,6 +302,7 @@ def test_samples_are_told_of_as_they_leave_the_batch(language_model: LanguageMod
     assert steps_at and 0 < steps_at[-1] < 32
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_halves_the_rows(language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The samples are the same, and each is told of once, also those that had ended when memory ran out; the rows stay
     few."""

@@ -41,6 +41,7 @@ def texts(learner: Learner, step: int) -> list[str]:
     return [str(row["text"]) for row in learner.step(step, 0.0).rollouts]
 
 
+@pytest.mark.slow
 def test_pairs_of_the_policy_are_counted_and_recorded(tmp_path: Path) -> None:
     cell = trained(tmp_path, ONLINE)
     rows = rollout_rows(cell)
@@ -64,6 +65,7 @@ def test_without_unequal_rewards_nothing_is_learned() -> None:
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_whose_completions_are_paired() -> None:
     """Step 3 again, from policies of three ages: the noise is the same, so only the sampler tells them apart."""
     settings = {"train.learning_rate": 3e-2, "train.steps": 5}
@@ -82,6 +84,7 @@ def test_whose_completions_are_paired() -> None:
     assert by_sampler["round"][2] != from_start
 
 
+@pytest.mark.slow
 def test_copies_are_made_also_where_nothing_is_measured_on_them() -> None:
     unmeasured = {"train.reference_rows": 0, "train.learning_rate": 3e-3, "rollout.prompts_per_step": 8}
     online, _ = learner(unmeasured)
@@ -94,6 +97,7 @@ def test_copies_are_made_also_where_nothing_is_measured_on_them() -> None:
     assert [texts(offline, step) for step in (1, 2)][1] == expected
 
 
+@pytest.mark.slow
 def test_the_kl_is_measured_on_all_that_was_drawn() -> None:
     """As for arms without pairs, and also in a step that gives none."""
     settings = {"train.reference_rows": 99, "rollout.prompts_per_step": 8, "train.learning_rate": 3e-3}
@@ -144,6 +148,7 @@ def test_pairs_of_a_prompt_stay_together_and_are_drawn_anew(monkeypatch: pytest.
         assert all(batch.rejected.prompts[row] == prompts[group] for row, group in enumerate(batch.groups.tolist()))
 
 
+@pytest.mark.slow
 def test_at_the_start_of_a_round_the_policy_is_its_own_reference() -> None:
     rounds = {"rollout.sampler": "round", "rollout.round_steps": 2, "objective.reference": "round_start"}
     trained, _ = learner({**rounds, "train.learning_rate": 3e-3, "rollout.prompts_per_step": 8})
@@ -174,6 +179,7 @@ def run_on_dataset(folder: Path, spec: RunSpec, name: str = "cell") -> CellRecor
     return cell
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dpo", "simpo", "kto"])
 def test_given_pairs_are_learned_without_generating(algorithm: str, tmp_path: Path) -> None:
     more = {"algorithm": algorithm, "train.learning_rate": 3e-3, "pairs.pairs_per_step": 8}
@@ -191,6 +197,7 @@ def test_given_pairs_are_learned_without_generating(algorithm: str, tmp_path: Pa
     assert cell.read_scores()[-1]["final"]
 
 
+@pytest.mark.slow
 def test_given_pairs_come_in_the_order_of_the_seed_and_again_after_a_kill(tmp_path: Path) -> None:
     short, whole = (spec_on_dataset(tmp_path, {"train.steps": steps}) for steps in (2, 4))
     unbroken = run_on_dataset(tmp_path, whole, "unbroken")

@@ -42,6 +42,7 @@ def _trained(folder: Path, home: Path, settings: dict[str, Any]) -> CellRecord:
     return cell
 
 
+@pytest.mark.slow
 def test_a_second_cell_asks_nothing_and_steps_count_what_replies_cost(tmp_path: Path) -> None:
     with serving(_says) as server:
         judge = write_judge(tmp_path, address=server.address)
@@ -170,6 +171,7 @@ def test_the_hash_is_of_what_a_judge_says_and_not_of_where_it_is(tmp_path: Path)
     assert not {*here} & {*hashes(write_judge(tmp_path, "c.yaml", **in_process))}
 
 
+@pytest.mark.slow
 def test_a_missing_key_and_a_missing_model_are_told_before_anything_trains(tmp_path: Path) -> None:
     sweep = bench.write_sweep(tmp_path, {"judged": {"reward.grader": "keyed.yaml"}, "ruled": {}}, seeds=1)
     write_judge(tmp_path, "keyed.yaml", address="http://localhost:8000/v1", api_key_env="NO_SUCH_KEY")

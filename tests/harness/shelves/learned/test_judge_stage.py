@@ -148,6 +148,7 @@ def test_cells_wait_for_the_judge_where_completions_are_drawn() -> None:
     assert "judge" not in [stage.name for stage in stages_of_cell(judge_spec(given_pairs))]
 
 
+@pytest.mark.slow
 def test_a_question_to_a_judge_must_have_room_for_two_completions(tiny: LanguageModel) -> None:
     """The longest sum has 14 characters, and the template 2 more: 16 + 2 x 40 + 32 = 128, the whole context."""
     judged = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}, "rollout.max_completion_tokens": 40}
@@ -180,6 +181,7 @@ def run_judged(
     return [{name: value for name, value in row.items() if name != "epoch"} for row in cell.read_steps()]
 
 
+@pytest.mark.slow
 def test_a_cell_that_goes_on_after_a_stop_repeats_the_unbroken_one(made: Path, tmp_path: Path) -> None:
     spec = judge_spec({"train.steps": 3, "eval.every": 0, "eval.problems": 2, "eval.samples": 1})
     unbroken, broken = (CellRecord(tmp_path / name, "judge", 0, "0") for name in ("unbroken", "broken"))

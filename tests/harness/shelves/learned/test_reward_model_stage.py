@@ -110,6 +110,7 @@ def test_writes_a_model_with_a_report_of_its_quality(
     }
 
 
+@pytest.mark.slow
 def test_the_seed_of_a_cell_does_not_count_but_the_reward_models_does(
     tmp_path: Path, tiny: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

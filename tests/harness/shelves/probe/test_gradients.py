@@ -64,6 +64,7 @@ def plain(policy: PreTrainedModel, pool: Batch, rows: Tensor, index: int) -> Ten
     return gradient(policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, BATCH])
 @pytest.mark.parametrize("micro_batch_tokens", [24, 4096])
 def test_gradients_are_those_of_the_loss(
