@@ -99,6 +99,6 @@ twenty would show a difference in the score by chance. Measures other than the s
 knob had an effect, about one such comparison in twenty would show a difference.
 {method}"""
 _METHOD = """
-[What we learned about measuring](method.md) compares the noise of these sweeps and estimates what fewer seeds would have
-shown.
+[What we learned about measuring](method.md) compares the noise of these sweeps and estimates what fewer seeds
+would have shown.
 """

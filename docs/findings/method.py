@@ -266,8 +266,8 @@ def _effects(findings: Sequence[Finding], found: Sequence[VerdictRow]) -> dict[s
 def _few(effects: Sequence[Effect]) -> str:
     """The last row of the table in words, without the one seed that nobody can judge by."""
     _, number, _, *shown = _visible_row("", effects)
-    by_few = ", ".join(f"{found} with {n} seeds" for n, found in zip(FEW_SEEDS, shown, strict=True))
-    return f"Of the {number} effects found here, fewer seeds would probably have shown {by_few}."
+    by_few = " and ".join(f"{n} seeds {found}" for n, found in zip(FEW_SEEDS, shown, strict=True))
+    return f"Of the {number} effects found here, designs with few seeds would probably have shown fewer: {by_few}."
 
 
 def _visible_row(name: str, effects: Sequence[Effect]) -> list[str]:

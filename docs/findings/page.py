@@ -39,16 +39,17 @@ its 95% interval. These intervals are not corrected for multiple comparisons. In
 _SCOPE = """\
 This answer is for {models}. It need not hold for other models, tasks or budgets."""
 _RULES = """\
-We derived these tests from the claim and chose the arms and values ourselves, unless the page says otherwise. A
-predicted gain or loss is shown if the interval lies entirely on the predicted side of 0. It is refuted if the interval
-rules out an effect of 1 pp in the predicted direction. Predicted equivalence is shown if the interval lies within ±1
-pp, and refuted if it lies entirely outside. Otherwise a prediction is undecided. A measure other than the score has no
-margin: only the side of 0 on which its interval lies counts."""
+We derived these tests from the claim and chose the arms and values ourselves, unless the page says otherwise; the
+arms are listed under each run. The score is pass@1, and pp are percentage points. A predicted gain or loss is shown
+if the interval lies entirely on the predicted side of 0. It is refuted if the interval rules out an effect of 1 pp
+in the predicted direction. Predicted equivalence is shown if the interval lies within ±1 pp, and refuted if it lies
+entirely outside. Otherwise a prediction is undecided. A measure other than the score has no margin: only the side of
+0 on which its interval lies counts."""
 _LOOKS = """\
-Seeds were added in planned stages, until every contrast had a verdict or all seeds were used. Each stage is a look at
-the results. "Look 2 of 4 planned; 98.3% over all looks" means that the verdict comes from the second stage, and that
-the interval is widened so that all looks together keep a level of 98.3%. The p values do not account for the looks, so
-rely on the intervals."""
+In runs that mention looks, seeds were added in planned stages, until every contrast had a verdict or all seeds were
+used. Each stage is a look at the results. For example, "look 2 of 4 planned; 98.3% over all looks" means that the
+verdict comes from the second stage, and that the interval is widened so that all looks together keep a level of
+98.3%. The p values do not account for the looks, so rely on the intervals."""
 
 
 def page(finding: Finding, others: Sequence[Kept]) -> str:
@@ -137,8 +138,13 @@ def _settings(knobs: dict[str, Any]) -> str:
 
 
 def _registered(kept: Kept, others: Sequence[Kept]) -> str:
-    """When the question was registered, and what was known of it then."""
-    sentences = [row.sentence for row in kept.report.registration] or ["Not registered before its first cell."]
+    """Say whether the question was registered in time, and which of its results were known before."""
+    sentences = [
+        f"Registered before any new cell of this run was trained (digest `{row.digest}`)."
+        if row.holds
+        else row.sentence
+        for row in kept.report.registration
+    ] or ["Not registered before its first cell."]
     earlier = registered_before(kept, others)
     cells, own = count(len(kept.trained()), "cell"), kept.settings()
     shared = kept.trained() & frozenset().union(*(one.trained() for one in earlier))
@@ -227,8 +233,8 @@ We have not run this with the profile {profile}, because no GPU machine had its 
 """
 _AGAIN = """## Cost, and how to run it again
 
-{cells} generated {generated} tokens and took {took}, one cell at a time.{searches} They were trained under version
-{numerics} of bench's [numerics](../explanation/hashing.md#what-the-hashes-cover).
+{cells} generated {generated} tokens and took {took}, one cell at a time.{searches} Their version of
+[the numerics](../explanation/hashing.md#what-the-hashes-cover) is {numerics}.
 
 ```
 {commands}
