@@ -44,7 +44,7 @@ arms are listed under each run. The score is pass@1, and pp are percentage point
 if the interval lies entirely on the predicted side of 0. It is refuted if the interval rules out an effect of 1 pp
 in the predicted direction. Predicted equivalence is shown if the interval lies within ±1 pp, and refuted if it lies
 entirely outside. Otherwise a prediction is undecided. A measure other than the score has no margin: only the side of
-0 on which its interval lies counts."""
+0 on which its interval lies counts. Measures named pass@k are fractions, so 0.01 is 1 pp."""
 _LOOKS = """\
 In runs that mention looks, seeds were added in planned stages, until every contrast had a verdict or all seeds were
 used. Each stage is a look at the results. For example, "look 2 of 4 planned; 98.3% over all looks" means that the
