@@ -53,23 +53,24 @@ def answer(report: Report) -> str:
     machine = (KEPT / MACHINE).read_text(encoding="utf-8").strip()
     rows = "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
     sentences = "\n".join(one.sentence for one in report.headline)
-    return f"This is its answer on {machine}; other processors round differently.\n\n```\n{rows}\n{sentences}\n```\n"
+    where = f"This is its answer on {machine}. On other processors, rounding changes the numbers slightly."
+    return f"{where}\n\n```\n{rows}\n{sentences}\n```\n"
 
 
 def pairing(report: Report) -> str:
-    """Return what the demo's seeds, and few of them, say of the correlation of two arms."""
+    """Return the correlation of two arms in the demo, from all seeds and from the first few."""
     row = _contrast(report)
     scores = {arm.arm: arm.scores_pp for arm in report.arms}
     few = np.corrcoef(scores[row.arm][:FEW_SEEDS], scores[row.baseline][:FEW_SEEDS])[0, 1]
     return _filled(f"""
-        Few seeds estimate r poorly. In the demo, {row.n_pairs} seeds give r = {row.correlation:.2f} for {row.arm}
-        against {row.baseline}, with a {percent(row.level)} interval
-        {number_interval(row.correlation_low, row.correlation_high)}; the first six of them alone give r = {few:.2f}.
+        A few seeds give a poor estimate of r. In the demo, {row.n_pairs} seeds give r = {row.correlation:.2f} for
+        {row.arm} against {row.baseline}, with a {percent(row.level)} interval
+        {number_interval(row.correlation_low, row.correlation_high)}. The first six seeds alone give r = {few:.2f}.
     """)
 
 
 def noise(report: Report) -> str:
-    """Return what the demo's standard error is made of."""
+    """Return the demo's standard error and the share of its variance that each source of noise contributes."""
     row = _contrast(report)
     assert row.variance is not None and row.variance.these_problems is not None
     found = row.variance.these_problems

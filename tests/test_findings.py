@@ -197,7 +197,7 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
 
     page = first["01_knob.md"]
     assert "Not registered" in page and "pending" not in page
-    assert "training 35%" in page
+    assert "pass@1 is 35%" in page
     assert "knob \\|" in first["README.md"], "a bar ends no cell of the table"
     assert rows(page, "up")[0][1:3] == ["`objective.scale: none`", "35.0%"]
     assert "](docs/findings/01_knob.md)" in (own / "README.md").read_text()

@@ -15,7 +15,7 @@ from docs.findings.source import NO_DIFFERENCE, Finding, Prediction, Run
 from harness.errors import RefusedError
 from harness.records import SweepRecord
 from harness.records.files import read_object
-from reports.formats import count, number
+from reports.formats import count
 from reports.page.kept import KEPT, is_kept, kept_report
 from reports.page.requirements import Judgement, Requirement, judge
 from reports.report import CellRow, Report, VerdictRow
@@ -182,11 +182,12 @@ def _by_measure(prediction: Prediction, values: Values) -> tuple[Outcome, str]:
     arm, relation, baseline = prediction.arms
     found = difference(values, arm, None if baseline == NO_DIFFERENCE else baseline)
     if found is None:
-        return "undecided", "it was not recorded"
+        return "undecided", "the measure was not recorded"
     low, high = (found.low, found.high) if relation == "more" else (-found.high, -found.low)
     outcome: Outcome = "shown" if low > 0 else "refuted" if high < 0 else "undecided"
     ends = f"95% interval {found.ends}" if found.ends else "without an interval"
-    return outcome, f"the difference is {number(found.mean)}, {ends}, n = {found.n}"
+    what = f"mean of {arm}" if baseline == NO_DIFFERENCE else f"{arm} minus {baseline}"
+    return outcome, f"{what}: {found.mean:+.3g}, {ends}, {count(found.n, 'seed')}"
 
 
 def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
@@ -203,11 +204,12 @@ def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
     return [*found.values()]
 
 
-def summary(found: Sequence[Judged]) -> str:
-    """`3 predictions: 2 shown, 1 undecided.`"""
+def summary(found: Sequence[Judged], about: str = "predictions") -> str:
+    """Return `3 predictions: 2 shown, 1 undecided.`, with arms in place of predictions for a claim about coverage."""
     counts = Counter(one.outcome for one in found)
     parts = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
-    return f"{count(len(found), 'prediction')}: {', '.join(parts)}."
+    what = "arm" if about == "coverage" else "prediction"
+    return f"{count(len(found), what)}: {', '.join(parts)}."
 
 
 def kept_runs(finding: Finding) -> dict[str, Kept]:

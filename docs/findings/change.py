@@ -65,8 +65,9 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
     return "\n\n".join(
         [
             "## What training changed",
-            markdown_table(["run", "score", "before", "after", "change, 95% interval", "moved"], rows),
-            "The scores are means over the baseline's cells. The intervals are over their seeds, for these problems.",
+            markdown_table(["run", "score", "before", "after", "change, 95% interval", "direction"], rows),
+            "The scores are means over the baseline's cells. The intervals cover variation between training seeds only;"
+            " the set of test problems is fixed.",
             *(_elsewhere(name, one) for name, one in kept.items() if one.elsewhere),
         ]
     )
@@ -95,10 +96,20 @@ def _elsewhere(name: str, kept: Kept) -> str:
         ]
         for row in found["changes"]
     ]
-    columns = ["task", "metric", "problems", "before", "after", "change", "standard error", "gained", "lost"]
+    columns = [
+        "task",
+        "metric",
+        "problems",
+        "before",
+        "after",
+        "change",
+        "standard error",
+        "problems gained",
+        "problems lost",
+    ]
     return "\n\n".join(
         [
-            f"{name}, one cell ({found['cell']}) on a task that it was not trained on:",
+            f"{name}: one cell ({found['cell']}), evaluated on a task on which it was not trained:",
             markdown_table(columns, rows),
             f"```\n{found['command']}\n```",
         ]

@@ -62,7 +62,7 @@ def _answer(finding: Finding, found: Sequence[Judged]) -> str:
     if not found and n_kept == 0:
         return "not run"
     pending = "" if n_kept == n_runs else f"{n_runs - n_kept} of {count(n_runs, 'run')} pending."
-    return " ".join(filter(None, [finding.answer, summary(found) if found else "", pending]))
+    return " ".join(filter(None, [finding.answer, summary(found, finding.about) if found else "", pending]))
 
 
 def with_head(readme: str, findings: Sequence[Finding], others: Sequence[Kept]) -> str:
@@ -78,27 +78,27 @@ _CONTENTS = """# Findings
 
 <!-- Made by `make findings`. -->
 
-Claims from the literature, tested with paired seeds on a CPU. Nearly all runs train the built-in model with 0.23M
-parameters, which adds digits; finding 1 also trains SmolLM2-135M, and finding 11 also fits public logs. So an answer
-says what was seen there, not what holds for large models; see [Limits](../explanation/limits.md). Each page has the
-claim, the design, the detectable effect, the verdicts, the cost, and the command that runs it again. Failed
-replications and open questions are kept.
+These pages test claims from the literature with paired seeds on a CPU. Nearly all runs train the built-in model, which
+has 0.23M parameters and adds digits. Finding 1 also trains SmolLM2-135M, and finding 11 also fits public logs of larger
+models. The answers describe these models and need not hold for larger ones; see [Limits](../explanation/limits.md).
+Each page gives the claim, the design, the detectable effect, the verdicts, the cost, and the commands that repeat the
+runs. Failed replications and open questions are included.
 
 {table}
 
-The predictions of a run were written before it started; some runs reuse cells of earlier ones, as their pages say. A
-prediction about the score is shown if the interval of the difference lies wholly on the predicted side of 0, or for
-equivalence within ±1 pp. A predicted gain is refuted if the interval excludes a gain of 1 pp, a predicted loss if it
-excludes a loss of 1 pp, and equivalence if it lies beyond ±1 pp. Otherwise the prediction is undecided.
-[Statistics](../explanation/statistics.md) explains the intervals and looks. Other measurements have no margin: they are
-judged by whether their 95% interval lies above or below 0.
+We wrote the predictions for a run before it started. Some runs reuse cells of earlier ones, as their pages say. A
+prediction about the score is shown if the interval of the difference lies entirely on the predicted side of 0, or,
+for equivalence, within ±1 pp. A predicted gain is refuted if the interval excludes a gain of 1 pp, and a predicted loss
+if it excludes a loss of 1 pp. Equivalence is refuted if the interval lies entirely outside ±1 pp. Otherwise the
+prediction is undecided. [Statistics](../explanation/statistics.md) explains the intervals and the looks. Measures other
+than the score have no margin: they are judged by whether their 95% interval lies above or below 0.
 
-The table rests on {contrasts} of {sweeps} and on {predictions}, besides the arms that finding 13 counts. Each sweep
-corrects for its own contrasts. Nothing is corrected across pages: even if no arm differed, about one sweep in twenty
-would show a difference in the score by chance. Measurements other than the score are not corrected at all, so each such
-comparison errs in about one case in twenty.
+The table rests on {contrasts} in {sweeps} and on {predictions}, not counting the arms in finding 13. Each sweep
+corrects for its own contrasts. Nothing is corrected across pages: even if no knob had an effect, about one sweep in
+twenty would show a difference in the score by chance. Measures other than the score are not corrected at all. If no
+knob had an effect, about one such comparison in twenty would show a difference.
 {method}"""
 _METHOD = """
-[What was learned about measuring](method.md) compares the noise of these sweeps, and says what fewer seeds would have
-shown.
+[What we learned about measuring](method.md) compares the noise of these sweeps and estimates what fewer seeds
+would have shown.
 """

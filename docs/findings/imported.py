@@ -70,13 +70,14 @@ def section(name: str, imported: Imported) -> str:
 
 _SECTION = """## {name}
 
-{runs}, made by others, from [their logs]({origin}). The logs are not in this repository; the fits to them are.
+{runs} made by others, read from [their logs]({origin}). The logs are not in this repository; the fits to them are.
 
 {table}
 
-The last four columns are root mean squared errors of forecasts. Each forecast is fitted to the first 30% of the steps
-and predicts the training reward of the rest. The law and the line in H also get the later entropies. The law's error
-is smaller than the line's in {better} of {runs}. Each row is a single run, so there is no interval.
+The last four columns are root mean squared errors of four forecasts: the law, a line in H, the last reward, and a line
+in the logarithm of the step. Each is fitted to the first 30% of the steps and predicts the training reward of the rest.
+The law and the line in H are also given the later entropies. The law's error is smaller than that of the line in H in
+{better} of {runs}. Each row is a single run, so there is no interval.
 
 To repeat this with the logs in a folder `{logs}`:
 

@@ -54,12 +54,12 @@ def method_page(findings: Sequence[Finding], kept: Sequence[Kept]) -> str:
     )
 
 
-_PAGE = """# What was learned about measuring
+_PAGE = """# What we learned about measuring
 
 <!-- Made by `make findings`. -->
 
-This page covers {comparisons} of an arm with its baseline, in {sweeps}. Their {cells} took {took} of training and
-evaluation, one cell at a time.
+This page covers {comparisons} of an arm with its baseline, in {sweeps}. Training and evaluating their {cells} took
+{took}, one cell at a time.
 
 In short:
 
@@ -71,28 +71,32 @@ In short:
 
 {budget}
 
-All numbers are standard deviations in percentage points, as root mean squares over the comparisons of a run. The first
-is that of one seed's difference on these problems; the next three are its parts. Their squares add up to its square,
-unless a part was estimated below zero and set to zero. In the mean over seeds, more seeds shrink all three, and more
-samples per problem shrink only the third. The last is the noise of the mean difference from the choice of problems, for
-another set of the same kind and size. Neither more seeds nor more samples reduce it.
+All numbers are standard deviations in percentage points. Each is a root mean square over the comparisons of a run.
+
+* The first, "one seed's difference", describes how the difference between two arms varies from seed to seed on these
+  problems.
+* The next three are its parts. Their squares add up to its square, unless an estimate fell below zero and was set to
+  zero. More seeds reduce what all three contribute to the mean difference. More samples per problem reduce only the
+  part of the evaluation samples.
+* The last is the noise that the choice of problems adds to the mean difference, if it is to hold for other problems of
+  the same kind. Only more problems reduce it.
 
 ## What pairing saved
 
 {pairing}
 
 The table shows medians over the comparisons of a run. The correlation is that of the two arms' scores over seeds. The
-variance ratio divides the variance of the paired mean difference by that of an unpaired one: at 0.5, pairing saved half
-of the seeds, and above 1 it cost some.
+variance ratio is the variance of the paired mean difference, divided by that of an unpaired one. At 0.5, pairing saved
+half of the seeds. Above 1, pairing cost precision.
 
-{again}{tuned}## What fewer seeds would have seen
+{again}{tuned}## What fewer seeds would have shown
 
 {visible}
 
-An effect counts as visible if a design with this many seeds finds it with 80% power at the 5% level, without any
-correction. The column for one seed assumes a known sd. In practice one seed cannot estimate it, and designs with three
-seeds, which must estimate it, may show fewer effects. The sources measured their effects on other tasks, with other
-noise. The effects found here are the significant ones, so their sizes are overestimated on average.
+The table counts the effects that a design with this many seeds detects with 80% power at the 5% level, without any
+correction. The column for one seed assumes that the standard deviation is known, which one seed cannot provide. Three
+seeds must estimate it, so that column can show fewer effects. The sources measured their effects on other tasks, with
+other noise. The effects found here are those that were significant, so their sizes are overestimated on average.
 """
 
 
@@ -100,10 +104,10 @@ _AGAIN = """## What retraining the same cells changes
 
 {table}
 
-These cells repeat the settings and seeds of earlier cells on another machine, which gave different weights. On one
-machine, retraining a cell reproduces it bit for bit. Each retraining counts once, in the first run that has it. With
-one update per rollout a score hardly changes. With four, as in the sweep `entropy`, small differences grow until two
-trainings with one seed differ as much as two seeds do.
+These cells repeat the settings and seeds of earlier cells on another machine, and ended with different weights. On one
+machine, retraining a cell reproduces it bit for bit. Each retraining counts once, in the first run that contains it.
+With one update per rollout (`kimi_length`) the scores hardly changed. With four (`cispo_tuned`, `entropy`) small
+differences grew until two trainings with one seed differed about as much as trainings with two seeds.
 
 """
 
@@ -111,11 +115,11 @@ _TUNED = """## What tuning each arm separately changes
 
 {table}
 
-The table shows each comparison with one setting for both arms, and with the setting that a search found for each. The
-last column allows for how far each search may have ended below its peak (`bests` in report.json); a verdict must hold
-there too. The brackets hold the intervals of the verdicts, whose levels depend on the sweep. The search's own scores
-are not used: both arms were trained again with other seeds. The first two columns come from different trainings, which
-alone can change a difference by 1 pp or more.
+The table shows each comparison twice: with one setting for both arms, and with the setting that a search found for each
+arm. The last column allows for how far each search may have stopped short of its arm's best (`bests` in report.json). A
+verdict must hold there too. The brackets give the intervals behind the verdicts; their levels depend on the sweep. The
+scores of the searches are not used: both arms were trained again with other seeds. The two comparisons come from
+different trainings, which alone can change a difference by 1 pp or more.
 
 """
 
@@ -163,8 +167,10 @@ def _root_mean_square(kept: Kept, value: Callable[[VerdictRow], float | None]) -
 
 
 def _main_part(kept: Sequence[Kept]) -> str:
-    """In how many runs the training seeds are the largest part of the noise of a seed's difference, and how large that
-    of the samples is; over the runs that sample their answers."""
+    """Say in how many runs the training seeds are the largest source of noise, and how large that of the samples is.
+
+    Only runs that sample their answers count.
+    """
     parts = [[_root_mean_square(one, _part_pp(part)) for part in _OF_ONE_SEED] for one in kept]
     variances = [[part**2 for part in run if part is not None] for run in parts if None not in run]
     sampled = [run for run in variances if sum(run)]
@@ -173,9 +179,9 @@ def _main_part(kept: Sequence[Kept]) -> str:
     largest = sum(run[0] == max(run) for run in sampled)
     share = percent(statistics.median(run[-1] / sum(run) for run in sampled))
     return (
-        f"In {largest} of {count(len(sampled), 'run')} with sampled answers the training seed is the largest source of"
-        f" noise in one seed's difference. The samples of the evaluation make up {share} of the variance in the median"
-        " run."
+        f"In {largest} of {count(len(sampled), 'run')} with sampled answers, the training seed is the largest source"
+        f" of noise in one seed's difference. In the median run, the evaluation samples contribute {share} of its"
+        " variance."
     )
 
 
@@ -184,11 +190,11 @@ def _saving(kept: Sequence[Kept]) -> str:
     ratios = [_median(one.report.contrasts, lambda row: row.variance_ratio) for one in kept]
     known = [one for one in ratios if one is not None]
     if not known:
-        return "What pairing saved is unknown."
+        return "It is unknown what pairing saved."
     half, tenth = sum(one <= 0.5 for one in known), sum(one > 0.9 for one in known)
     return (
-        f"Pairing saved half of the variance or more in {half} of {count(len(known), 'run')}, and less than a tenth in"
-        f" {tenth}. In the median run {percent(statistics.median(known))} of it was left."
+        f"Pairing removed half of the variance or more in {half} of {count(len(known), 'run')}, and less than a tenth"
+        f" in {tenth}. In the median run, {percent(statistics.median(known))} of the variance remained."
     )
 
 
@@ -238,7 +244,7 @@ def _tuned(findings: Sequence[Finding]) -> str:
                 what = f"{row.arm} against {row.baseline}"
                 link = f"[{finding.number}]({finding.page})"
                 rows.append([link, what, *map(_difference, (untuned, row, row.bests))])
-    columns = ["finding", "comparison", "with one setting (pp)", "as found (pp)", "of the bests (pp)"]
+    columns = ["finding", "comparison", "one setting (pp)", "own settings (pp)", "corrected to the bests (pp)"]
     return _TUNED.format(table=markdown_table(columns, rows)) if rows else ""
 
 
@@ -260,8 +266,8 @@ def _effects(findings: Sequence[Finding], found: Sequence[VerdictRow]) -> dict[s
 def _few(effects: Sequence[Effect]) -> str:
     """The last row of the table in words, without the one seed that nobody can judge by."""
     _, number, _, *shown = _visible_row("", effects)
-    by_few = ", ".join(f"{found} with {n} seeds" for n, found in zip(FEW_SEEDS, shown, strict=True))
-    return f"Of {number} effects that were found here, a design would probably have shown {by_few}."
+    by_few = " and ".join(f"{n} seeds {found}" for n, found in zip(FEW_SEEDS, shown, strict=True))
+    return f"Of the {number} effects found here, designs with few seeds would probably have shown fewer: {by_few}."
 
 
 def _visible_row(name: str, effects: Sequence[Effect]) -> list[str]:

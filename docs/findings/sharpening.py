@@ -33,22 +33,23 @@ def section(finding: Finding, found: Sequence[Judged], others: Sequence[Kept]) -
         before = one.before.get(f"pass@{k}")
         room = "unknown" if before is None else "no" if before >= CEILING else "yes"
         rows.append([one.folder.name, str(k), percent(before), room, *(str(counts[outcome]) for outcome in OUTCOMES)])
-    columns = ["run", "largest k", "pass@k before training, at that k", "room to discover"]
+    columns = ["run", "largest k", "pass@k before training, at the largest k", "room to discover"]
     return _SECTION.format(
         arms=count(len(found), "arm"),
-        table=markdown_table([*columns, "arms that sharpened", "that discovered", "undecided"], rows),
+        table=markdown_table([*columns, "arms that sharpened", "arms that discovered", "arms undecided"], rows),
         ceiling=percent(CEILING),
         figure=figure_name(finding),
     )
 
 
-_SECTION = """{arms} of all findings, each against the model that it started from.
+_SECTION = """The table counts {arms} of all findings. Each is compared with the model that it started from.
 
 {table}
 
-An arm sharpened if pass@1 rose and pass@k fell at a large k; it discovered if pass@k rose at a large k. A k is large
-if it is at least half of the largest. The intervals hold at every k at once. There is no room to discover if the
-baseline's starting model solves {ceiling} of the problems or more within k samples.
+An arm sharpened (the claim is shown) if pass@1 rose and pass@k fell at some large k. It discovered (the claim is
+refuted) if pass@k rose at some large k. A k counts as large from half of the largest k upward. The intervals hold for
+all k jointly. There is no room to discover if the model before training already solves {ceiling} of the problems or
+more within the largest k samples.
 
 ![Change in the pass@1 of baselines, and in their pass@k at the largest k]({figure})
 """

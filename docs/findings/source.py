@@ -172,6 +172,9 @@ class Finding(Settings):
     predicts: list[Prediction] = Field([])
     measures: dict[str, Annotated[str, AfterValidator(_is_measure)]] = Field({})
     published_pp: float | None = Field(None, gt=0, description="the effect that the source reports, if it does")
+    models: str = Field(
+        "the built-in model, which has 0.23M parameters and adds digits", description="the models that the runs trained"
+    )
     on_gpu: Run | None = None
     answer: str = ""
     paragraph: str = ""
