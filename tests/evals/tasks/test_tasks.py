@@ -123,7 +123,7 @@ splits:
 """
     assert len(text.splitlines()) <= 10
     (problem,) = get_task(write(text)).split("test").load()
-    assert problem == Problem("riddles-test-00000", riddle["question"], "8")
+    assert problem == Problem("riddles-test-00000", str(riddle["question"]), "8")
 
 
 def test_ten_lines_add_a_task_from_the_hub(write, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ A, B = 0.2, 0.9
 
 
 Row = dict[str, Any]
+
+
+def numbers(sentence: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", sentence)]
 
 
 def follow_the_law(row: Row, a: float = A, b: float = B) -> Row:
@@ -133,10 +138,10 @@ def test_few_evaluations_are_refused_and_have_no_forecast(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2)
     target = f"pass@1 of {TASK}"
     (single,) = law_rows(sweep, law="entropy", seed=0, target=target, entropy="full")
-    assert single["refused"].startswith("5 points")
+    assert numbers(single["refused"])[0] == 5
     pooled = pooled_row(sweep, target=target)
     assert pooled["refused"] is None
-    assert pooled["forecast"] is None and pooled["forecast_refused"].startswith("4 points")
+    assert pooled["forecast"] is None and numbers(pooled["forecast_refused"])[0] == 4
 
 
 def rising(sweep: SweepRecord) -> None:
@@ -359,11 +364,11 @@ def test_a_ceiling_beyond_any_score_is_not_compared(tmp_path):
 
 def test_few_shared_seeds_are_not_compared(tmp_path):
     (_, up) = rows(with_curves(tmp_path, {"base": (75.0, 1.5), "up": (65.0, 1.5)}, seeds=2))
-    assert up["undecided"].startswith("2 seeds")
+    assert numbers(up["undecided"])[0] == 2
 
 
 def test_the_same_few_checkpoints_in_many_seeds_are_no_curve_and_nothing_is_said_of_it(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=6)
     (row,) = rows(sweep)
-    assert row["refused"].startswith("4 evaluations") and row["asymptote"] is None
+    assert numbers(row["refused"])[0] == 4 and row["asymptote"] is None
     assert all(table.title != "Compute law" for table in law_tables(analyse(sweep)))
