@@ -74,11 +74,11 @@ MAY_IMPORT = {
     ),
 }
 
-PRODUCT_LINES = 85_650
+PRODUCT_LINES = 86_000
 """The most lines of Python that the product may have. A commit that raises it says what the new lines buy; one that
 deletes many lowers it."""
 
-TEST_LINES = 66_500
+TEST_LINES = 66_850
 """The same for the tests."""
 
 HEAVY = ("torch", "transformers", "mlflow", "matplotlib", "vllm", "ray", "datasets", "math_verify", "optuna")
@@ -224,6 +224,7 @@ def test_docstrings_and_comments_name_their_noun() -> None:
     assert [one.split()[1] for one in found] == ["a", "two,"]
 
 
+@pytest.mark.slow
 def test_looking_around_starts_without_heavy_libraries(tmp_path: Path) -> None:
     """One process runs all of them; after each it says what has been imported."""
     shown = ["show cispo", "show ppo_clip", "show train.steps", "diff grpo cispo", "show std_norm"]

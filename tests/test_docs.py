@@ -103,6 +103,7 @@ def test_every_command_that_is_shown_exists_with_its_options() -> None:
         assert not unknown, (verb, *rest)
 
 
+@pytest.mark.slow
 def test_commands_that_only_look_work() -> None:
     looks = {
         command for command in commands() if command[0] in ("show", "diff") and command[1:] and "NAME" not in command

@@ -44,6 +44,7 @@ KEPT_EXTRACTION_VERSION, KEPT_GRADER_VERSIONS = 5, {"numeric": 4}
 """Versions under which the kept records were made. Hashes of cells cover them: a run of today has other hashes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_can_answer_and_repeats_the_cells_that_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No sweep, profile or default has changed since: a reader who runs the command of a page trains the same cells."""
@@ -88,6 +89,7 @@ def test_each_claim_has_its_number_and_its_source() -> None:
     assert all(any(character.isdigit() for character in one.source) for one in FINDINGS)
 
 
+@pytest.mark.slow
 def test_what_is_committed_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pages are those that the records give, every record passes `bench verify`, and none is of no finding."""
     monkeypatch.setattr(answer, "kept_report", functools.cache(kept_report))
@@ -181,6 +183,7 @@ def runner(ended: Path, calls: list[list[str]]) -> Callable[[Sequence[str]], int
     return call
 
 
+@pytest.mark.slow
 def test_findings_are_made_once(own: Path, ended: Path) -> None:
     claim(own, answer="It helps.", paragraph="It helps here.")
     calls: list[list[str]] = []

@@ -61,6 +61,7 @@ WHAT_SHELVES_HAVE = (
 )
 
 
+@pytest.mark.slow
 def test_core_lists_plans_and_refuses_without_shelves(core: Path) -> None:
     (core / "results.csv").write_text("arm,seed,score\n", encoding="utf-8")
     trainers, dialects, planned, *refused = bench(

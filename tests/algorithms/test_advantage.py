@@ -124,6 +124,7 @@ def slow_advantages(point: Objective, rows: list[Row], peers: list[int], mini_ba
     return found.clamp(*kept)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     point=st.sampled_from(BASELINES).flatmap(lambda name: st.sampled_from([p for p in POINTS if p.baseline == name])),
@@ -282,6 +283,7 @@ def slow_step_advantages(rows: list[StepRow], scale: str, ddof: int) -> Tensor:
     return tensor(result)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(scale=st.sampled_from(["none", "group_std"]), ddof=st.sampled_from([0, 1]), rows=rows_of_steps)
 def test_steps_agree_with_their_definition(scale: str, ddof: int, rows: list[StepRow]) -> None:

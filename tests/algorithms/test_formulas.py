@@ -46,6 +46,7 @@ def test_what_formulas_say() -> None:
     frozen("algorithms/formulas", "\n".join(lines))
 
 
+@pytest.mark.slow
 def test_every_knob_changes_the_formula() -> None:
     """Nothing that an objective does goes unsaid."""
     said = set()

@@ -18,6 +18,7 @@ EVERY_RATIO = pytest.mark.parametrize("ratio", RATIOS)
 seeds = st.integers(0, 2**31)
 
 
+@pytest.mark.slow
 @EVERY_RATIO
 @EVERYWHERE
 @settings(max_examples=5, deadline=None)

@@ -48,6 +48,7 @@ def test_every_knob_can_be_reached_with_another_value() -> None:
     assert {knob for knob, found in values.items() if not found} == set()
 
 
+@pytest.mark.slow
 @given(points())
 def test_json_round_trip(objective: Objective) -> None:
     assert Objective.model_validate_json(objective.model_dump_json()) == objective

@@ -55,6 +55,7 @@ def test_a_knob_that_ceases_to_exist_is_dropped_with_its_selector() -> None:
     assert with_overrides(GRPO, {"rule.type": "weighted"}).ratio == "token"
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(points(), points())
 def test_every_point_is_reached_from_every_other(start: Objective, goal: Objective) -> None:
@@ -67,6 +68,7 @@ some_settings = st.lists(st.sampled_from(POLICY_GRADIENT_KNOBS), min_size=2, max
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(points(), some_settings, st.randoms())
 def test_the_order_of_the_overrides_does_not_matter(

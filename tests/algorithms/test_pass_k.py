@@ -54,6 +54,7 @@ def enumerated(rewards: Rewards, k: int, baseline: Baseline, scale: Scale, ddof:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     rewards=st.lists(st.sampled_from([0.0, 1.0, 1.0, 0.3, -0.7, NAN]), min_size=1, max_size=8),

@@ -174,6 +174,7 @@ def test_a_rule_trains_by_its_formula(use: Any) -> None:
     torch.testing.assert_close(gradient, (-advantages + advantages.abs() * (RATIOS - 1) / 0.5) * RATIOS / 2)
 
 
+@pytest.mark.slow
 def test_a_rule_trains_a_model(use: Any) -> None:
     """Its first optimiser step is that of any rule with slope 1, its second one is its own."""
     use("rule")
@@ -200,6 +201,7 @@ FAULTY_LOSSES: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", FAULTY_LOSSES)
 def test_a_rule_that_gives_no_loss_of_tokens_is_refused_before_a_step(use: Any, loss: str) -> None:
     code, fields = FAULTY_LOSSES[loss]

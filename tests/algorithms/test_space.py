@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from algorithms import RULES, Objective, active_knobs, preset, with_overrides
@@ -29,6 +30,7 @@ def test_a_selector_that_is_absent_takes_its_knobs_with_it() -> None:
     assert not any(knob.startswith("kl.") and knob != "kl.where" for knob in active_knobs(GRPO))
 
 
+@pytest.mark.slow
 @given(points())
 def test_selectors_come_first(objective: Objective) -> None:
     names = list(active_knobs(objective))
@@ -37,6 +39,7 @@ def test_selectors_come_first(objective: Objective) -> None:
         assert next(name for name in names if name.startswith(f"{field}.")) == f"{field}.{union.selector}"
 
 
+@pytest.mark.slow
 @given(points())
 def test_objectives_are_the_same_where_their_active_knobs_are(objective: Objective) -> None:
     """What is not active is at its default, so nothing is lost."""

@@ -23,6 +23,7 @@ for step in range(1, 100):
 """
 
 
+@pytest.mark.slow
 def test_a_process_works_only_in_its_turn() -> None:
     with Contestant([sys.executable, "-c", SCRIPT], threads=1) as contestant:
         first, second = contestant.turn(), contestant.turn()

@@ -79,6 +79,7 @@ def test_answers_that_are_right_as_often_as_they_are_given(counts):
     assert expected <= 1 / n
 
 
+@pytest.mark.slow
 @given(EVALUATIONS)
 def test_the_error_is_a_fraction_and_every_sample_is_in_its_bin(problems):
     bins = reliability(rows_of(problems))
@@ -90,6 +91,7 @@ def test_the_error_is_a_fraction_and_every_sample_is_in_its_bin(problems):
             assert inside["low"] - 1e-12 <= inside["confidence"] <= inside["high"] + 1e-12
 
 
+@pytest.mark.slow
 @given(EVALUATIONS, st.randoms())
 def test_the_order_of_the_samples_does_not_matter(problems, random):
     rows = rows_of(problems)

@@ -17,6 +17,7 @@ def choose(comparison: Comparison, texts: list[str], logps: list[float], greedy:
     return choices.choose([Likelihood(logp, 1, greedy) for logp in logps])
 
 
+@pytest.mark.slow
 @given(TEXTS, st.data())
 @pytest.mark.parametrize("comparison", COMPARISONS)
 def test_it_is_numpys_argmax_of_what_the_comparison_says(

@@ -306,6 +306,7 @@ def test_disagreement():
     assert report["math", "numeric"]["examples"] == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.fixed_dictionaries({}, optional={name: st.booleans() for name in ("a", "b", "c")})))
 def test_disagreement_counts_every_sample_with_both_verdicts(verdicts):
     given = [changed(mixed_rows()[0], verdicts=json.dumps(v)) for v in verdicts]

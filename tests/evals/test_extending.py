@@ -63,6 +63,7 @@ def test_it_is_found_by_its_name_and_leaves_again(use: Use, example: str, kind: 
         kind.find(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "settings"),
     [

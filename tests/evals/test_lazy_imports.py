@@ -16,6 +16,7 @@ def imported_by(statement: str) -> set[str]:
     return {module.partition(".")[0] for module in result.stdout.split()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

@@ -41,6 +41,7 @@ def test_a_spec_knows_it(folder: Path) -> None:
         small_spec({"rollout.engine": "plane"})
 
 
+@pytest.mark.slow
 def test_a_cell_draws_what_the_torch_engine_draws(folder: Path) -> None:
     """Its noise is the same and its rounding nearly so: on the same weights, the first step's completions are."""
     cells = {engine: CellRecord(folder, engine, 0, "0") for engine in ("plain", "torch")}

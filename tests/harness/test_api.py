@@ -19,6 +19,7 @@ from tests.reports.synthetic import STEPS, write_sweep
 __all__ = ["bench"]
 
 
+@pytest.mark.slow
 def test_a_run_gives_tables_a_comparison_and_figures(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", {"base": 0.0, "up": 3.0}, seeds=4)
     run = load("one", str(tmp_path))

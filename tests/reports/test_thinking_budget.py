@@ -21,6 +21,7 @@ def evaluation(task: str, budget: int | None, accuracy: float, error_pp: float |
     }
 
 
+@pytest.mark.slow
 def test_points_are_accuracies_by_budget() -> None:
     found = [evaluation("aime24", 4096, 0.5), evaluation("aime24", 1024, 0.25), evaluation("aime24", None, 0.9)]
     drawing = draw_thinking_budgets("some model", found)
@@ -36,6 +37,7 @@ def test_one_budget_is_no_curve(budgets: list[int | None]) -> None:
     assert draw_thinking_budgets("m", [evaluation("t", budget, 0.5) for budget in budgets]) is None
 
 
+@pytest.mark.slow
 def test_the_same_scores_give_the_same_files(tmp_path: Path) -> None:
     found = [evaluation("t", budget, 0.1, error_pp=None) for budget in (10, 20)]
     files = []

@@ -96,7 +96,7 @@ def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int)
     os.setsid()  # A signal to its process group reaches nobody else.
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
-        # Of the inherited descriptors, the program keeps only `replies`.
+        # `replies` is the only inherited descriptor that the program keeps.
         os.dup2(null, standard)
     os.close(null)
     if namespaces:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def test_what_formulas_say() -> None:
     frozen("algorithms/preference_formulas", "\n".join(lines))
 
 
+@pytest.mark.slow
 def test_every_knob_changes_the_formula() -> None:
     """Nothing that an objective does goes unsaid."""
     said = set()

@@ -38,6 +38,7 @@ def test_without_the_package_it_is_said_how_to_install_it(monkeypatch):
     assert "arithmetic" in task_names(), "other tasks do not mind"
 
 
+@pytest.mark.slow
 def test_the_package_is_imported_only_for_its_own_tasks():
     code = "from evals import get_task, task_names\nimport sys\nfor name in task_names(): get_task(name)\n"
     done = subprocess.run(

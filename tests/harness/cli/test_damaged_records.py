@@ -158,6 +158,7 @@ def test_a_report_by_what_was_never_recorded_is_refused(bench: Bench, tmp_path: 
     bench("report", "mine").refused("reports.metric_not_recorded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_the_way", ["report", "report/index.html", "report/figures"])
 def test_what_stands_in_the_way_of_a_report_is_named(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_the_way: str

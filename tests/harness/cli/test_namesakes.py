@@ -31,6 +31,7 @@ def test_a_package_on_pythonpath(tmp_path: Path, name: str) -> None:
     assert "PYTHONPATH" in told.stderr and "Traceback" not in told.stderr
 
 
+@pytest.mark.slow
 def test_a_module_in_the_current_folder(tmp_path: Path) -> None:
     """`python -c` and `python -m` put the current folder first; PYTHONSAFEPATH does not."""
     (tmp_path / "evals.py").write_text("raise SystemExit('executed')", encoding="utf-8")

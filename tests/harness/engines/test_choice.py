@@ -103,6 +103,7 @@ class TestAModelWithAdapters:
         assert torch.equal(got.tokens, expected.tokens)
         assert torch.equal(got.logps, expected.logps)
 
+    @pytest.mark.slow
     def test_draws_from_the_adapters_as_they_are(self) -> None:
         """Its log-probs are the trainer's, at every set of weights."""
         model = adapted()

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import pytest
-
 from evals.errors import EvalError
 from evals.tasks import task_names
 from harness.evaluate.convention import PRESETS, Convention
 from harness.plan.subject import find_subject
+from tests.refusals import refuses
 
 
 def test_conventions():
@@ -31,5 +30,5 @@ def test_tasks_that_presets_name_are_there():
 
 
 def test_unknown_preset_names_the_nearest():
-    with pytest.raises(EvalError, match=r"unknown sampling preset 'gredy'; did you mean greedy\? There are r1, "):
+    with refuses(EvalError, "evaluate.unknown_preset", preset="gredy", nearest="; did you mean greedy?"):
         Convention.named("gredy", find_subject("builtin:tiny", "torch", "cpu", "float32"))

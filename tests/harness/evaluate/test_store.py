@@ -50,12 +50,12 @@ def read(evaluation: Make, folder: Path) -> list[Any]:
         (
             "evals.jsonl",
             json.dumps(ROW).encode() + b'\n{"text": "t"}\n',
-            r"evals\.jsonl, row 2: lacks task, problem_id",
+            r"evals\.jsonl, row 2: .*: task, problem_id, ",
         ),
         (
             "evals.jsonl",
             json.dumps(ROW | {"problem_id": [1]}).encode() + b"\n",
-            r"evals\.jsonl, row 1: lacks problem_id,",
+            r"evals\.jsonl, row 1: .*: problem_id\.",
         ),
     ],
 )

@@ -14,6 +14,7 @@ from evals.sampler import Draw, SamplingParams
 from harness.engines.base import Completions
 from harness.models.language_model import PromptTooLongError
 from harness.sampling.sampler import EngineSampler
+from tests.refusals import refuses
 
 END = 0
 FORCED = AS_QWEN3.stop
@@ -123,6 +124,6 @@ def test_an_answer_without_room_is_refused_before_any_thought_is_drawn(monkeypat
     script = Script({"q": "thinking..."})
     room = len("q") + 4 + len(FORCED) + 8
     monkeypatch.setattr(Characters.model.config, "max_position_embeddings", room - 1)
-    with pytest.raises(PromptTooLongError, match=f"max_completion_tokens={room - 1} exceed"):
+    with refuses(PromptTooLongError, "models.context_exceeded", max_completion_tokens=room - 1):
         draw(script, budget=4)
     assert script.asked == []

@@ -297,6 +297,7 @@ def test_they_add_up_to_the_text(tokens: list[int]) -> None:
     assert len(chars) == len(tokens) and sum(chars) == len(text) and all(count >= 0 for count in chars)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([0, 1, 2, 3]), min_size=1, max_size=12))
 def test_the_text_up_to_a_token_is_that_of_the_tokens_up_to_it(tokens: list[int]) -> None:
     for decode in (of_bytes, of_words):

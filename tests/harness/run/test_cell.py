@@ -79,6 +79,7 @@ class TestUnbroken:
         assert rollouts == ["000001-000002-e1.parquet", "000003-000004-e1.parquet"]
         assert not [*unbroken.path.glob("evals.jsonl"), *unbroken.path.rglob("*.tmp")]
 
+    @pytest.mark.slow
     def test_counts_every_generated_token(self, unbroken: CellRecord) -> None:
         rows = rollout_rows(unbroken)
         assert len(rows) == 4 * 16
@@ -324,6 +325,7 @@ def test_a_token_budget_ends_a_cell_at_the_next_step(tmp_path: Path, unbroken: C
 
 
 class TestDivergence:
+    @pytest.mark.slow
     def test_is_scored_at_the_last_finite_checkpoint(
         self, tmp_path: Path, unbroken: CellRecord, monkeypatch: pytest.MonkeyPatch
     ) -> None:

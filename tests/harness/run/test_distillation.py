@@ -55,6 +55,7 @@ def written(batch: Batch, row: int) -> list[int]:
     return batch.sequences.completions[row, : int(batch.sequences.lengths[row])].tolist()
 
 
+@pytest.mark.slow
 def test_a_mixture_holds_the_policys_own_completions_and_others(tiny: LanguageModel) -> None:
     """They are those of an arm in which the policy writes all, at the places that the seed has drawn."""
     mixed, alone = drawn(MIXED, tiny), drawn({"rollout.prompts_per_step": 6}, tiny)

@@ -91,6 +91,7 @@ def test_fewer_arms_and_more_tasks_compare_the_same_contrast(tmp_path: Path) -> 
     assert contrasts("train.steps=9").isdisjoint(first)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_looked_for_beside_the_sweep_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the question is asked again from its records, which hold a copy of the file."""
     here = tmp_path / "here"

@@ -142,6 +142,7 @@ def test_the_former_evaluation_stays(home: Path) -> None:
     assert again.evaluation is None and (samples_of(again), again.read_scores()) == (rows, scores)
 
 
+@pytest.mark.slow
 def test_what_is_there_is_enough_for_less(home: Path, drawn: Drawn) -> None:
     """Fewer samples, fewer problems, other k, another grader: no weights are needed."""
     own = record_of(home, spec_with())

@@ -81,6 +81,7 @@ def test_one_turn_is_the_first_of_several(tiny: LanguageModel) -> None:
         assert several.sequences.completions[row, :first].tolist() == one.sequences.completions[row, :first].tolist()
 
 
+@pytest.mark.slow
 def test_every_turn_of_every_completion_has_noise_of_its_own(tiny: LanguageModel) -> None:
     spec = small_spec(GUESS | {"rollout.prompts_per_step": 6})
     engine, keys = make_engine(spec.rollout, tiny), list[int]()

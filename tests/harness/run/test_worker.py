@@ -291,6 +291,7 @@ def test_a_cell_trains_on_the_prompts_that_a_filter_leaves(tmp_path: Path) -> No
     assert 4 <= len(drawn) <= len(left) < 24
 
 
+@pytest.mark.slow
 def test_a_cell_is_filed_under_the_code_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module, or a helper that it imports, that changes before the first step or in mid-run makes it invalid."""
     monkeypatch.chdir(tmp_path)

@@ -181,6 +181,7 @@ def test_an_evaluation_draws_the_same_turns(tiny: LanguageModel) -> None:
 OWN = st.lists(st.integers(3, 20), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(OWN, OWN, OWN), min_size=1, max_size=4), st.data())
 def test_what_is_read_is_the_completion_with_its_interjections(
     rows: list[tuple[list[int], list[int], list[int]]], data: st.DataObject

@@ -61,6 +61,7 @@ SEARCH = Tune(per_arm=ranges()).search("eval.final.pass@1")
 TRIAL_SEEDS = 3
 
 
+@pytest.mark.slow
 def test_dense_trials_without_noise_leave_nothing_open() -> None:
     x = np.linspace(-5, -3, 21)
     found = shortfall(ranges(), [{KNOB: 10**one} for one in x], np.repeat(gentle(x)[:, None], 2, axis=1))

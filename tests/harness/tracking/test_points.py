@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import pyarrow
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ VALUES = st.sampled_from([None, -0.0, 0, 1, 2.5, True, "1", [1], math.nan, math.
 ROWS = st.lists(st.tuples(st.dictionaries(st.sampled_from(["a@1", "a_at_1", "b"]), VALUES), st.integers(0, 3)))
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_rows_by_column_are_the_points_of_each_row(rows: list[tuple[dict[str, Any], int]]) -> None:
     timed = [TimedRow({"step": step, **values}, 10 * step) for step, (values, _) in enumerate(rows)]

@@ -32,6 +32,7 @@ def test_the_tail_of_the_mismatch_is_a_share_of_tokens(factor: float, share: flo
     assert mismatch_metrics(torch.zeros(0), torch.zeros(0)).keys() == metrics.keys()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(-3, 3, width=16), st.integers(1, 4)), min_size=1, max_size=40))
 def test_a_token_that_counts_twice_is_two_tokens(tokens: list[tuple[float, int]]) -> None:
     ratios, counts = torch.tensor([ratio for ratio, _ in tokens]), torch.tensor([count for _, count in tokens])
@@ -225,6 +226,7 @@ def test_off_and_off_beyond_a_size(limit: int) -> None:
     assert tokens(0 if limit == 0 else size - 1) is None
 
 
+@pytest.mark.slow
 def test_training_does_not_notice() -> None:
     weights = []
     for most in (0, 20_000):

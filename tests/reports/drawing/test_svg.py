@@ -6,6 +6,7 @@ import re
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def steps_of(data: str) -> list[tuple[str, list[tuple[float, float]]]]:
     return found
 
 
+@pytest.mark.slow
 @given(st.lists(PART, min_size=1, max_size=4))
 def test_a_path_leads_through_the_same_points(parts):
     steps = [step for part in parts for step in part if step[0] != "z" or step is part[-1]]

@@ -37,6 +37,7 @@ def alpha(record: SweepRecord, looks: list[Look], n: int, **changed: Any) -> flo
     return looking(record.model_copy(update={"looks": looks, "seeds": list(range(n)), **changed}), 1).alpha
 
 
+@pytest.mark.slow
 def test_the_first_look_has_all_of_alpha_and_each_further_one_half_of_what_remains(record: SweepRecord) -> None:
     assert alpha(record, [], 12) == alpha(record, [look(12)], 12) == 0.05
     second = alpha(record, [look(12)], 24)
@@ -65,6 +66,7 @@ def test_other_arms_or_tasks_with_a_contrast_of_this_question_evade_no_look(reco
     assert alpha(record, [look(12), both], 12, **now) == 0.05
 
 
+@pytest.mark.slow
 def test_a_design_shares_all_of_alpha_among_its_looks_and_looks_beyond_it_cost_half(record: SweepRecord) -> None:
     plan = PlannedLooks(question="this", looks=[6, 12, 24], seeds=[*range(24)], evaluation=SIXTEEN, looks_before=0)
     first = alpha(record, [], 6, designs=[plan])

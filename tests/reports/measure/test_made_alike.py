@@ -51,6 +51,7 @@ def sweep(tmp_path: Path) -> SweepRecord:
     return write_sweep(tmp_path / "mine", {"base": 0.0, "up": 1.0, "down": -1.0}, seeds=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -103,6 +103,7 @@ def by_kind(step: NextStep | None) -> dict[str, Way]:
     return {way.of: way for way in step.ways}
 
 
+@pytest.mark.slow
 def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_path: Path) -> None:
     record = record_of(tmp_path, seed_sd=0.0005, margin_pp=5.5)
     rewrite_rows(record, "timing.jsonl", lambda row: row | {"eval_s": 0.1})
@@ -160,6 +161,7 @@ def test_the_sentences(noisy: SweepRecord) -> None:
     frozen("reports/next_step", "\n".join(lines))
 
 
+@pytest.mark.slow
 def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_path: Path) -> None:
     """Each in its own unit: an interaction has four times the variance of a main effect, so it takes more."""
     grid = {
@@ -287,6 +289,7 @@ def test_more_seeds_add_to_those_of_the_sweep(lossy: SweepRecord) -> None:
     assert asked._seeds(10) == [*range(100, 110)] and asked._seeds(2) == [100, 101]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["settled", "unfinished", "looks left"])
 def test_no_next_step(tmp_path: Path, why: str) -> None:
     effect = 0.4 if why == "settled" else 0.0
@@ -313,6 +316,7 @@ def test_equivalence_power_is_that_of_simulated_intervals() -> None:
     assert equivalence_power(margin * n**0.5, n - 1, alpha) == pytest.approx(found, abs=0.004)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("left_sd_pp", "able"), [(0.0, True), (0.4, True), (5.0, False)])
 def test_what_searches_of_tuned_arms_left_open_is_settled_by_no_seeds(
     lossy: SweepRecord, left_sd_pp: float, able: bool

@@ -70,6 +70,7 @@ def test_what_a_search_left_open_can_undo_a_verdict(
     assert (found.verdict, bests.settles) == (verdict, settles)
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_found_what_it_cost_and_why_there_is_no_verdict(tmp_path: Path) -> None:
     found = tuning(base=arm(0.1, 0.1), up=arm(0.2, 9.0, at_end=["train.learning_rate"]))
     sweep = write_sweep(tmp_path / "records", {"base": 0.0, "up": 8.0}, tuning=json.loads(found.model_dump_json()))

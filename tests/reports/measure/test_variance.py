@@ -66,6 +66,7 @@ def drawn_factorial(rng: np.random.Generator, n_seeds: int = 8, n_problems: int 
     return arms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", factorial_effects((2, 2), (0, 0)), ids=("main", "other main", "interaction"))
 def test_the_parts_of_a_factorials_effects_are_recovered_within_a_tenth(effect):
     """What arms share cancels; of what each has of its own, an effect has the sum of its squared weights."""
@@ -110,6 +111,7 @@ def twelve(tmp_path_factory):
     return analyse(sweep_with_samples(tmp_path_factory.mktemp("twelve"), 12))
 
 
+@pytest.mark.slow
 def test_the_budget_of_a_sweep_is_that_of_its_samples(twelve):
     (budget,) = variance_budgets(twelve)
     row: Any = report_document(twelve).contrasts[0]
@@ -172,6 +174,7 @@ def test_a_spread_that_is_unknown_has_no_parts_and_no_pairing_is_praised(tmp_pat
     assert [budget.refused for budget in variance_budgets(analysis)] == [FINE_SPREAD]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "fields", "why"),
     [(2, {}, "3 pairs"), (3, {"metric": "eval.final.pass@4"}, "pass@4"), (3, {"gone": True}, "same number of samples")],

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness.errors import RefusedError
 from harness.records import SweepRecord
 from harness.records.files import write_json
@@ -53,6 +55,7 @@ def change(folder: Path, file: str, old: str, new: str) -> None:
     (folder / KEPT).write_text(json.dumps(record))
 
 
+@pytest.mark.slow
 def test_a_kept_report_and_a_kept_factorial_agree_with_their_scores(tmp_path: Path) -> None:
     flagged = {("up", 2): {"flags": ["collapse"]}, ("up", 3): {"state": "failed", "reason": "a reason"}}
     folder = kept(tmp_path, arms={"base": 0.0, "up": 2.0, "same": 0.1}, seeds=6, changes=flagged)

@@ -52,6 +52,7 @@ def page(sweep):
     return folder
 
 
+@pytest.mark.slow
 def test_the_files(page):
     names = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
     assert {"index.html", "report.md", "report.json", "data/final_scores.csv"} <= names
@@ -114,12 +115,14 @@ def test_failed_and_flagged_cells_are_listed(page):
     assert "0" in flagged and ("1", "up") in failed
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(sweep, page, tmp_path):
     """Every figure: see the test of two processes."""
     write_report(sweep, tmp_path)
     check_same_files(tmp_path, page, least=4 * 3)
 
 
+@pytest.mark.slow
 def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path):
     sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)
     write_report(sweep, tmp_path / "report")
@@ -129,6 +132,7 @@ def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path):
     assert not (tmp_path / "report/figures/length.png").exists()
 
 
+@pytest.mark.slow
 def test_import_is_light():
     heavy = ("torch", "mlflow", "matplotlib", "scipy", "pyarrow", "jinja2")
     code = f"import sys, reports, reports.statistics, reports.page; print([m for m in {heavy} if m in sys.modules])"
@@ -136,6 +140,7 @@ def test_import_is_light():
     assert output.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_control_characters_of_a_model_are_replaced(plain_report, tmp_path):
     mark = "\N{REPLACEMENT CHARACTER}"
     codes = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -190,6 +195,7 @@ def test_intervals_have_their_level_in_the_head_of_the_column(page):
                     assert "%" in f"{column} {cell}", (column, cell)
 
 
+@pytest.mark.slow
 def test_a_plugin_that_was_left_out_is_named_once(sweep, tmp_path, monkeypatch):
     monkeypatch.setattr(plugins, "left_out", lambda: ["It was left out."])
     write_report(sweep, tmp_path)

@@ -130,6 +130,7 @@ def test_a_p_after_holm_below_alpha_that_the_interval_does_not_bear_out_is_expla
         assert verdict_details(changed(row, **{"verdict": "inconclusive", **HOLM, **change})) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("margin_pp", "verdict"), [(0.1, "inconclusive"), (10.0, "equivalent")])
 def test_such_a_contrast_says_so_in_the_report(tmp_path, margin_pp, verdict):
     """A strong arm first lets the second, whose p lies between alpha / 2 and alpha, pass after Holm."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ def test_each_grader_says_why(tmp_path):
         read_samples(cell, EVERYTHING, 9, 0)
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes_and_stale_files_go(tmp_path):
     """And no text ends a script or its line."""
     sweep = write_sweep(tmp_path / "records", {"</script>": 0.0, "\u2028": 0.0}, seeds=1, texts=TEXTS)
@@ -126,6 +128,7 @@ def test_the_same_records_give_the_same_bytes_and_stale_files_go(tmp_path):
     assert "<img" not in static and "\u202e" not in static
 
 
+@pytest.mark.slow
 def test_prompts_are_shown_and_their_absence_is_said(tmp_path):
     sweep = write_sweep(tmp_path / "records", ARMS, seeds=2)
     page_of(sweep, tmp_path / "page")
@@ -179,6 +182,7 @@ def test_an_environments_replies_stand_apart_from_the_models_text(tmp_path):
             read_samples(cell, EVERYTHING, 9, 0)
 
 
+@pytest.mark.slow
 def test_of_too_many_samples_every_cell_shows_the_same_share(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "MOST_SAMPLES", 6 * 20)
     sweep = write_sweep(tmp_path / "records", ARMS, seeds=2, texts=TEXTS)
@@ -286,6 +290,7 @@ def test_what_lm_eval_graded_has_a_page_with_its_verdict_by_filter(tmp_path):
         write_lm_eval_samples(7, folders, folders["after"])
 
 
+@pytest.mark.slow
 def test_the_first_samples_are_a_page_in_one_file_each_with_that_of_the_baseline(tmp_path, monkeypatch):
     sweep = write_sweep(tmp_path / "records", ARMS, seeds=2, texts=TEXTS)
     everything = listed(page_of(sweep, tmp_path / "page"))

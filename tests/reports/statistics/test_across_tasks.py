@@ -91,6 +91,7 @@ def test_under_the_null_one_half_is_excluded_in_at_most_5_percent(together):
     assert np.mean([not one.low <= 0.5 <= one.high for one in found]) <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 10])
 def test_the_interval_of_an_interquartile_mean_holds_its_level(n):
     rng = np.random.default_rng(n)

@@ -216,6 +216,7 @@ def test_runs_without_any_spread_have_no_interval():
     assert (same.difference, same.verdict) == (0, "inconclusive")
 
 
+@pytest.mark.slow
 def test_the_detectable_effect_is_found_80_percent_of_the_time():
     effect = compare_unpaired([-1.0, 0.0, 1.0] * 3, [-1.0, 0.0, 1.0] * 3).detectable / np.std([-1, 0, 1] * 3, ddof=1)
     rng = np.random.default_rng(0)

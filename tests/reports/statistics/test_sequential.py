@@ -48,6 +48,7 @@ def design(contrasts: int) -> tuple[float, ...]:
     return look_alphas(LOOKS, tuple(ALPHA / contrasts * share for share in planned_shares(LOOKS)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contrasts", [1, 3])
 def test_all_looks_together_hold_the_level_and_95_percent_each_time_do_not(contrasts: int) -> None:
     error = math.sqrt(ALPHA * (1 - ALPHA) / DESIGNS)
@@ -71,6 +72,7 @@ def test_a_single_look_has_all_of_its_share() -> None:
     assert planned_shares((12,)) == pytest.approx((1.0,))
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(3, 60), min_size=2, max_size=4, unique=True).map(sorted), st.sampled_from([0.05, 0.0125]))
 def test_shared_data_give_a_look_more_than_its_share_and_less_than_all(seeds: list[int], alpha: float) -> None:

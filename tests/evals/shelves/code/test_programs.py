@@ -79,6 +79,7 @@ def test_there_are_twenty_of_graded_difficulty() -> None:
         assert len(problems) == count and difficulties == sorted(difficulties) and set(difficulties) == {1, 2, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WRONG))
 def test_the_solution_passes_and_a_wrong_one_does_not(name: str) -> None:
     problem = PROBLEMS[name]

@@ -137,6 +137,7 @@ def attack():
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", HARMLESS.values(), ids=HARMLESS)
 def test_what_it_tries_is_denied(code: str, mode: str) -> None:
     assert run(code, mode) == Ran([OK], "ended")
@@ -181,6 +182,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "expected"), ENDS.values(), ids=ENDS)
 def test_how_it_ends(code: str, expected: Ran | None) -> None:
     ran = run_program(Program(code, "attack", [[]]), LIMITS)
@@ -334,6 +336,7 @@ def test_what_cannot_be_contained_is_not_run(monkeypatch: pytest.MonkeyPatch) ->
         run_program(Program("def f(): return 1", "f", [[]]))
 
 
+@pytest.mark.slow
 def test_several_threads_run_programs_at_once() -> None:
     found: dict[int, list[bytes]] = {}
 

@@ -44,5 +44,6 @@ def test_a_limit_counts_documents_of_a_task_that_is_named():
     assert refusal() == "no_task_named"
 
 
+@pytest.mark.slow
 def test_importing_the_adapter_imports_nothing_heavy():
     assert imported_by("import evals.shelves.lm_eval.adapter").isdisjoint(HEAVY | {"lm_eval"})

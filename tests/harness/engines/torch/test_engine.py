@@ -242,7 +242,7 @@ def test_attention_is_that_of_torch(heads: int) -> None:
     expected = nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=0.3, enable_gqa=True)
     torch.testing.assert_close(attended, expected.transpose(1, 2))
     for option in ({"softcap": 20.0}, {"position_bias": mask}):
-        with pytest.raises(RefusedError, match=r"Identity asks for .*rollout\.engine=vllm"):
+        with refuses(RefusedError, "engines.attention_not_supported", module="Identity"):
             one_token_attention(nn.Identity(), query, key, value, mask, 0.3, **option)
 
 

@@ -25,6 +25,7 @@ def curve(
     return np.asarray(start + (asymptote - start) / (1 + (midpoint / tokens) ** exponent))
 
 
+@pytest.mark.slow
 @given(st.floats(20, 60), st.floats(62, 100), st.floats(0.7, 3), st.floats(5e3, 2e5))
 def test_points_on_the_sigmoid_give_it_back(start, asymptote, exponent, midpoint):
     law = fit_compute_law(TOKENS, curve(TOKENS, start, asymptote, exponent, midpoint), start)

@@ -57,6 +57,7 @@ def test_a_reward_that_is_linear_in_the_entropy_is_forecast_best_by_the_line():
     assert not found.beats
 
 
+@pytest.mark.slow
 def test_the_reward_of_no_law_is_forecast_by_luck_alone():
     """Around a reward that nothing moves, a flat line misses by no more than anything else does."""
     rng = np.random.default_rng(0)

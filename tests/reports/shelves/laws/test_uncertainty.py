@@ -19,6 +19,7 @@ from tests.reports.shelves.laws.curves import A, B, ar1, law_run
 REPLICATES = 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_runs", "n", "correlation", "spread", "held"),
     [
