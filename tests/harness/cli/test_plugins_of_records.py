@@ -127,7 +127,7 @@ def test_code_other_than_what_was_recorded_never_runs(bench: Bench, tmp_path: Pa
     with (KEPT / changed).open("a") as file:
         file.write("1\n")
     told = bench("verdict", "mine", "--trust-code")
-    assert (told.code, LEFT_OUT in told.err, "records say" in told.err) == (0, True, True)
+    assert (told.code, LEFT_OUT in told.err, "according to the records" in told.err) == (0, True, True)
     assert not Path(RAN).exists()
 
 
