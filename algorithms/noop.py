@@ -1,4 +1,4 @@
-"""Differences between two objectives that cannot change any gradient. An ablation of them would measure only noise.
+"""Differences in settings that leave every gradient unchanged. An ablation of them would measure only noise.
 
 With exactly one optimiser step per rollout, pi = pi_old in that step. So every log-ratio delta_it is 0 and every
 importance ratio is 1. If the ratio is to the sampler (sampler_correction.type=in_ratio), none of this is assumed.
@@ -13,16 +13,16 @@ gradient. With g_it = -u_it w_it s_it A_it, the gradient with respect to the log
 
 where l_it is the token's log-prob and c the rule's slope at ratio 1 (`Rule.slope_at_ratio_one`). c is 1 for most rules:
 clip ranges contain 1, dual_clip applies only above 1, gmpo clips log-ratios away from 0, and sapo multiplies a sigmoid
-of slope 1/4 by 4 at any temperature. For cispo, c is the weight that its bounds or its mask give to ratio 1 for the
-sign of A.
+of slope 1/4 by 4 at any temperature. For cispo, c is the weight of a token at ratio 1: 1 clamped to the
+bounds or, with the unified mask, 1 or 0 by the sign of A.
 
 G_i equals g_it if A and w are constant within a completion. They are not constant with a critic, with credit=steps,
 with returns to go (baseline=none with the KL in the reward), with a teacher in the reward, or with per-token sampler
 weights. Further facts at delta = 0:
 
 * |delta| (kl_cov) and delta^2 (sequence_penalty) have gradient 0.
-* k3 r has the gradient of k2, as k3_straight has everywhere. If the reference is pi_old (kl.reference=iteration_start),
-  k2, k3 and both variants of k3 have gradient 0, but k1 does not.
+* k3_ratio has the gradient of k2 here, and k3_straight has it everywhere. If the reference is pi_old
+  (kl.reference=iteration_start), k2, k3 and both variants of k3 have gradient 0, but k1 does not.
 * The values equal the old values, so they are inside any value_clip.
 
 Some differences have no effect with any number of optimiser steps:

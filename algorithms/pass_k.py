@@ -17,7 +17,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class SetRewards:
-    """Statistics of each row's sets of k, with rewards above the group's lowest; 0 in a group of k or fewer."""
+    """Statistics of the sets of k completions that contain each row; all are 0 for a group of k or fewer completions.
+
+    Rewards are measured from the group's lowest.
+    """
 
     values: Tensor
     """[N] mean over the row's sets."""

@@ -205,7 +205,7 @@ def read_yaml(path: Path, kind: type[File], noun: str, listed: bool = True) -> F
     noun: what the file declares, e.g. "task", for messages.
     listed: True if `bench ls` lists such things by name.
 
-    Raises EvalError if the file is missing or not YAML, or with all faults of its keys by dotted path.
+    Raises EvalError if the file is missing, is not YAML, or has invalid keys; then it lists every fault.
     """
     try:
         document = parse_yaml(read_text(path))

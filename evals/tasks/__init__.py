@@ -1,6 +1,6 @@
 """The tasks for training and evaluation: shipped modules and YAML files, plug-ins, the user's files, other packages.
 
-Tasks are also available in one mode of thinking.
+A prefix of a task's name fixes how the model thinks, e.g. `direct:` not at all. See `evals.tasks.modes`.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ def own_database(home: Path) -> Path:
 
 @contextmanager
 def opening(database: Path, artifacts: str) -> Iterator[None]:
-    """Open the database in this block, with the schema of the installed MLflow and its files in `artifacts`.
+    """Hold the database's lock in this block, once the database has the schema of the installed MLflow.
 
-    artifacts: an address. Raises OSError if the database cannot be used, and SQLAlchemyError if it cannot be migrated.
+    artifacts: the address where its runs' files are; the database is changed to say so.
+    Raises OSError if the database cannot be used, and SQLAlchemyError if it cannot be migrated.
     """
     with database.with_name(".mlflow.lock").open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

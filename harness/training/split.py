@@ -116,9 +116,9 @@ def scatter_into(split: PreTrainedModel, model: PreTrainedModel) -> None:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return a split tensor gathered on the host in rank 0, and any other tensor unchanged.
+    """Gather a split tensor; a tensor that is not split is returned unchanged.
 
-    Other ranks get their own part of a split tensor. All processes must call this together.
+    Rank 0 gets all of it, on the host; other ranks get back their own part. All processes must call this together.
     """
     if not is_part(value):
         return value

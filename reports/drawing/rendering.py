@@ -92,8 +92,8 @@ def render_figure(
 ) -> RenderedFigure | None:
     """Draw in the common style, for a wide and for a narrow page; return None if `draw` returns None.
 
-    over: what x counts.
-    others: functions that draw the figure over other quantities, by the name of the quantity.
+    over: the quantity on the x axis.
+    others: for each other quantity that x can show, the function that draws the figure over it.
     """
     with _garbage_collected_afterwards():
         return _render(name, title, draw, over, others or {})

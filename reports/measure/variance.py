@@ -1,7 +1,7 @@
 """The variance budget of a contrast: how much of its noise comes from training seeds, evaluation samples and problems.
 
-It also shows how much pairing reduced the noise. A contrast is a weighted sum of arms: of two arms, or of all that a
-factorial's effect involves.
+It also shows how much pairing reduced the noise. A contrast is a weighted sum of arms: two arms, or every arm in an
+effect of a factorial design.
 """
 
 from __future__ import annotations

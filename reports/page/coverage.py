@@ -15,7 +15,7 @@ UNDECIDED: CoverageWord = "cannot tell"
 
 
 def coverage_sentence(rows: Sequence[CoverageRow], no_gain: Collection[str] = ()) -> str:
-    """Summarise coverage at all k, grouping the arms by word; "" without rows.
+    """Summarise coverage at all k, listing arms with the same finding together; "" if there are no rows.
 
     no_gain: the arms whose model before training already solves every problem at the largest k.
     """

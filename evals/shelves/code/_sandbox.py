@@ -10,7 +10,7 @@ text that is not Python, it writes {"unreadable": true} instead. This process en
 one line to `status`: {"timed_out": ...}, or {"refused": ...} if the child cannot be contained as requested.
 
 The request never contains the expected values. So whatever the program does to this process or writes to `replies`, it
-gains nothing that it could not have returned.
+achieves at most a value that it could also have returned.
 """
 
 # No pathlib: it is slow to import.

@@ -331,9 +331,10 @@ def parsed(messages: Any) -> list[Any]:
 
 
 def text_of(messages: Sequence[Any], opening: bool) -> str:
-    """Return what the agent reads, as one user message.
+    """Join the texts of the messages into one user message.
 
-    A system message comes first, as verifiers does for programs that do not accept one.
+    opening: a system message may be among them. Its text is merged in, as verifiers itself does for a program that
+    accepts no system message.
     """
     for one in messages:
         if one.role not in (("system", "user") if opening else ("user",)):

@@ -379,7 +379,7 @@ class DrawnSamples:
         return self._tokens, self._logps, *self._ends(torch.arange(len(self._tokens)))
 
     def _ends(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Return lengths and truncated of these samples, from the tokens collected so far."""
+        """Return `lengths` and `truncated` of these samples, from the tokens collected so far."""
         limit = self._tokens.shape[1]
         is_eos = torch.isin(self._tokens[samples, : self._collected], self._eos)
         # argmax finds the first end-of-sequence token. limit + 1 means that there is none.

@@ -115,7 +115,7 @@ def draw_graded(
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """Completions of the starting weights, and pairs of them: [P, 2] int64 rows, the better completion first."""
+    """Completions of the starting weights, and pairs of them: [P, 2] int64 row numbers, the better completion first."""
 
     drawn: Batch
     right: Tensor
