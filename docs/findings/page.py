@@ -41,7 +41,7 @@ This answer is for {models}. It need not hold for other models, tasks or budgets
 _RULES = """\
 We derived these tests from the claim and chose the arms and values ourselves, unless the page says otherwise; the
 arms are listed under each run. The score is pass@1, and pp are percentage points. A predicted gain or loss is shown
-if the interval lies entirely on the predicted side of 0. It is refuted if the interval rules out an effect of 1 pp
+if the interval lies entirely on the predicted side of 0. It is refuted if the interval rules out one of 1 pp or more
 in the predicted direction. Predicted equivalence is shown if the interval lies within ±1 pp, and refuted if it lies
 entirely outside. Otherwise a prediction is undecided. A measure other than the score has no margin: only the side of
 0 on which its interval lies counts. Measures named pass@k are fractions, so 0.01 is 1 pp."""
