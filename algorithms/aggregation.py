@@ -20,7 +20,7 @@ class TokenWeight:
     """The weight of a token's loss in the loss of the step: 1 / (product of the counts x n_i^length_power)."""
 
     about: str
-    """What the knob's description says of the value."""
+    """The words of the knob's description for the value."""
     formula: str
     counts: tuple[Count, ...]
     length_power: int = 0

@@ -187,7 +187,7 @@ class Translation:
     config: Config
     written: Written
     point: Point
-    """What the config reads back from the written settings."""
+    """The settings that the config reads back from those written."""
     reads_as: AnyObjective
     """The objective at that point."""
 

@@ -49,7 +49,7 @@ _SETS: dict[Baseline, str] = {
     "group_mean": "mean over the group's sets",
     "leave_one_out": "mean over the group's sets without the completion",
 }
-"""What is subtracted from the mean over a completion's sets of k (pass_k)."""
+"""The baselines that are subtracted from the mean over a completion's sets of k (pass_k)."""
 
 _STEP = "step's reward r - mean of r over all steps of the group"
 

@@ -26,7 +26,7 @@ class KlEstimator:
     """An estimate of the KL at a token: all that is known of a value of the knobs `kl.estimator`."""
 
     in_loss: str
-    """What the description of the knob says of the value; `in_reward` is "" if a KL in the reward cannot have it."""
+    """The words of the knob's description for the value; `in_reward` is "" if a KL in the reward cannot have it."""
     in_reward: str
     formula: str
     of: Callable[[Tensor, Tensor], Tensor]
@@ -35,9 +35,9 @@ class KlEstimator:
     """The estimator whose gradient it has, or has where r is 1."""
     gradient_at_ratio_one: str = ""
     slope_at_zero: bool = False
-    """Whether it can have a gradient at d = 0."""
+    """True if it can have a gradient at d = 0."""
     reads_reference: bool = True
-    """Whether its gradient depends on the reference."""
+    """True if its gradient depends on the reference."""
 
 
 def _straight(log_ratio: Tensor, log_r: Tensor) -> Tensor:

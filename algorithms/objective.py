@@ -88,7 +88,7 @@ class Soft(Settings):
 
 
 Overlong = Annotated[Penalise | MaskAfter | MaskBefore | Drop | Soft, Field(discriminator="type")]
-"""What happens to truncated completions."""
+"""The treatments of truncated completions."""
 
 
 OF_REWARDS = CannotAct(without_rewards="the loss uses no rewards")
@@ -182,7 +182,7 @@ class Objective(Settings):
 
     @property
     def token_weight(self) -> TokenWeight:
-        """What the value of `aggregation` stands for."""
+        """The entry of `AGGREGATIONS` for the knob's value."""
         return AGGREGATIONS[self.aggregation]
 
     def contradictions(self) -> Iterator[InvalidError]:

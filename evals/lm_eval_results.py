@@ -28,7 +28,7 @@ class LmEvalRow(TypedDict):
     filtered: Any
     """The output of the filter."""
     metrics: dict[str, float]
-    """Those of lm-eval's metrics that are numbers for individual documents."""
+    """The metrics of lm-eval that are numbers for individual documents."""
 
 
 @dataclass(frozen=True)

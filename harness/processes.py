@@ -58,9 +58,9 @@ class Stopping:
     def __init__(self) -> None:
         self.is_asked = False
         self.is_for_good = False
-        """Whether the worker must end too, not only its job."""
+        """True if the worker must end too, not only its job."""
         self.is_whole = True
-        """Whether the job's state is consistent. False during a `held` block, and after one that did not reach its end.
+        """True if the job's state is consistent. False during a `held` block, and after one that did not reach its end.
         """
         self.signs_of_life = 0
         """A counter that a job increases while it waits for another program, so that the wait does not look like a
@@ -68,7 +68,7 @@ class Stopping:
         """
         self._is_held = False
         self._is_stopped = False
-        """Whether Interrupted was raised. Work after that, such as writing a checkpoint, is not stopped again."""
+        """True if Interrupted was raised. Work after that, such as writing a checkpoint, is not stopped again."""
 
     def stop(self) -> NoReturn:
         self._is_stopped = True

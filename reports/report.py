@@ -224,8 +224,8 @@ class NextStep(Node):
     """The ways to settle an undecided contrast."""
 
     target: Target
-    """What has 80% power after this step. `equivalent`: showing equivalence if the arms do not differ. `difference`:
-    detecting a true difference as large as the observed one, which exceeds the margin.
+    """The claim that has 80% power after this step. `equivalent`: showing equivalence if the arms do not differ.
+    `difference`: detecting a true difference as large as the observed one, which exceeds the margin.
     """
     sd_pp: float
     """The standard deviation over replicates that the ways assume: an upper bound of the true one."""

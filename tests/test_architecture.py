@@ -216,12 +216,22 @@ def nounless_beginnings(code: str) -> list[str]:
     return re.findall(r'^\s*(?:r?"""|#:? *)(Of [a-z].*)', code, re.MULTILINE)
 
 
+def clauses(code: str) -> list[str]:
+    """Docstrings that begin with a clause where a noun or a verb should stand."""
+    return re.findall(r'^\s*r?"""((?:What|Whether|Those) .*)', code, re.MULTILINE)
+
+
 def test_docstrings_and_comments_name_their_noun() -> None:
     sources = {path: path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("[a-z]*/**/*.py"))}
     assert ROOT / "harness/errors.py" in sources
     assert not {str(path): found for path, code in sources.items() if (found := nounless_beginnings(code))}
-    found = nounless_beginnings('LIMIT = 255\n"""Of a folder."""\nif x:\n    # Of two, the last.')
-    assert [one.split()[1] for one in found] == ["a", "two,"]
+    product = {path: code for path, code in sources.items() if path.relative_to(ROOT).parts[0] in PACKAGES}
+    assert not {str(path): found for path, code in product.items() if (found := clauses(code))}
+    assert nounless_beginnings('LIMIT = 255\n"""Of a folder."""\nif x:\n    # Of two, the last.') == [
+        'Of a folder."""',
+        "Of two, the last.",
+    ]
+    assert clauses('x: int\n"""What holds."""\n# What holds') == ['What holds."""']
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ ESTIMATORS: dict[str, dict[str, KnobValue]] = {
     "dr_grpo": {"baseline": "group_mean", "scale": "none"},
     "flash_reinforce": {"baseline": "batch_mean", "scale": "none"},
 }
+_KL_ESTIMATORS = ("k1", "k2", "k3")
 _AGGREGATIONS = {"token-mean": "token_mean", "seq-mean-token-mean": "seq_mean_token_mean"}
 
 
@@ -71,12 +72,13 @@ def _written_clip(knobs: Knobs) -> dict[str, Any]:
 def _written_kl(knobs: Knobs) -> dict[str, Any]:
     if knobs["kl.where"] == "none":
         return {f"{KL}init_coef": 0.0}
-    # k1, k2 and k3 are all it has: the first two letters of ours name the nearest.
+    # The first letters of ours name the nearest that it has.
     estimator = str(knobs["kl.estimator"])
+    nearest = next((name for name in _KL_ESTIMATORS if estimator.startswith(name)), "k3")
     written: dict[str, Any] = {
         f"{KL}use_loss": knobs["kl.where"] == "loss",
         f"{KL}init_coef": knobs["kl.beta"],
-        f"{KL}estimator": estimator[:2],
+        f"{KL}estimator": nearest,
     }
     if knobs["kl.control"] == "adaptive":
         written |= {f"{KL}target": knobs["kl.target_nats"], f"{KL}horizon": knobs["kl.horizon_sequences"]}
@@ -173,7 +175,7 @@ def _read_kl(given: Given, aggregation: str, outside: dict[str, str], limits: li
     if beta <= 0:
         return {"kl.where": "none"}
     in_loss = given.flag(f"{KL}use_loss")
-    estimator = given.one_of(f"{KL}estimator", ("k1", "k2", "k3"))
+    estimator = given.one_of(f"{KL}estimator", _KL_ESTIMATORS)
     where = "loss" if in_loss else "reward"
     knobs: dict[str, KnobValue] = {"kl.where": where, "kl.beta": beta, "kl.estimator": estimator}
     limits.append("estimates of the KL are cut at -10 and 10, beyond which they have no gradient")

@@ -46,7 +46,7 @@ class PairTrace:
     zero_point: Tensor | None
     """KTO's z in nats; None if the link is not kto."""
     zero_point_in_batch: bool
-    """Whether z was estimated from these pairs, because no `kl_reference` was given."""
+    """True if z was estimated from these pairs, because no `kl_reference` was given."""
     shares: Mapping[str, Tensor]
     """This micro-batch's contribution to each term of the optimiser step's loss, as scalars."""
 

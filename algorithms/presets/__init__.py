@@ -25,7 +25,7 @@ class Preset:
     name: str
     objective: AnyObjective
     summary: str
-    """What distinguishes it, in one line."""
+    """The difference from other presets, in one line."""
     source: str
     """The paper, with section or equation."""
     about: str = ""
@@ -33,7 +33,7 @@ class Preset:
     implementations: str = ""
     """How the authors' code, and well-known trainers under this name, differ from the preset."""
     traps: str = ""
-    """What users must know to avoid misreading a result."""
+    """Facts that users must know to avoid misreading a result."""
     companions: Mapping[str, str | float] = field(default_factory=dict)
     """Knobs of the run spec outside the objective -> the values that the paper uses. They are shown, never applied."""
 

@@ -30,12 +30,12 @@ class ImportanceRatio:
     """How the log-ratios of tokens form r: all that is known of a value of the knob `ratio`."""
 
     about: str
-    """What the knob's description says of the value."""
+    """The words of the knob's description for the value."""
     formula: str
     log_of: Callable[[Tensor, Tensor], Tensor]
     """Returns log r [B, T] or [B, 1], from log-ratios [B, T], 0 outside the mask, and the counts of tokens [B, 1]."""
     of_completion: bool = True
-    """Whether the tokens of a completion share one ratio."""
+    """True if the tokens of a completion share one ratio."""
     length_power: int = 0
     """The power of n_i in the gradient by a token's log-prob, where r and the advantages are the same for all."""
 
@@ -80,11 +80,11 @@ class Rule(Settings):
     ratios: ClassVar[tuple[Ratio, ...]] = tuple(RATIOS)
     """The importance ratios that the rule can use; empty: it has no ratio, and the knob `ratio` does not exist."""
     differentiates_ratio: ClassVar[bool] = True
-    """Whether the gradient reaches log pi through r. False if the rule uses r as a detached weight, or not at all."""
+    """True if the gradient reaches log pi through r. False if the rule uses r as a detached weight, or not at all."""
     acts_without_advantage: ClassVar[bool] = True
-    """Whether a token with A = 0 can have a gradient. If False, completions with A = 0 need no forward pass."""
+    """True if a token with A = 0 can have a gradient. If False, completions with A = 0 need no forward pass."""
     reads_advantage: ClassVar[bool] = True
-    """Whether the loss depends on the advantage A. False for supervised rules, which ignore rewards."""
+    """True if the loss depends on the advantage A. False for supervised rules, which ignore rewards."""
     inert_at_ratio_one: ClassVar[Mapping[str, str]] = {}
     """Knobs that do not affect the gradient if every r is 1, as in the first optimiser step -> the reason."""
 

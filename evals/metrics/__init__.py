@@ -144,7 +144,7 @@ METRICS: Kind[Metric] = Kind(
 
 
 class MetricDescription(TypedDict):
-    """What records state about a metric, for readers that do not know it."""
+    """The facts about a metric that records state, for readers that do not know it."""
 
     unit: Unit
     better: Better | None

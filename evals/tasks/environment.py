@@ -16,7 +16,7 @@ class Reply:
     """The environment's reply to a turn. Raises EvalError for a reward that is not finite."""
 
     text: str
-    """What the model reads before its next turn."""
+    """The text that the model reads before its next turn."""
     done: bool = False
     """True if the conversation ends, so that the text is not read."""
     reward: float = 0.0

@@ -102,7 +102,7 @@ class LoadedRows(Sequence[Problem]):
     digest: str
     """The digest of the rows as loaded (see `rows_digest`)."""
     matches_pin: bool | None
-    """Whether `digest` equals the pinned digest; None if none is pinned.
+    """True if `digest` equals the pinned digest; None if none is pinned.
 
     It can be False only for rows of the other source, from which the pinned digest was not made. Show `warning`
     wherever such results are shown.
@@ -110,7 +110,7 @@ class LoadedRows(Sequence[Problem]):
 
     @property
     def account(self) -> dict[str, Any]:
-        """What records state about the rows, in addition to their number."""
+        """The facts about the rows that records state, in addition to their number."""
         return {"origin": self.origin, "digest": self.digest, "matches_pin": self.matches_pin}
 
     @property

@@ -22,7 +22,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class DrawingLoad:
-    """What an engine holds in memory and samples at once, for an estimate of its memory."""
+    """The sizes that decide an engine's memory: what it keeps, and how much it samples at once."""
 
     device: Device
     rollout: RolloutSpec
@@ -46,7 +46,7 @@ class EngineMemory:
     device_frac: float = 0.0
     """The fraction of the device's memory that the engine takes in addition to these parts."""
     frac_only_drawing: bool = False
-    """Whether the engine takes that fraction only while it samples."""
+    """True if the engine takes that fraction only while it samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class EngineBackend:
     default_on: tuple[Device, ...] = ()
     """The devices on which this engine is the default."""
     holds_copy: bool = False
-    """Whether the engine computes with its own copy of the weights and its own code. If so, the copy must be synced
+    """True if the engine computes with its own copy of the weights and its own code. If so, the copy must be synced
     before each sampling. After each sync, its log-probs must be compared with the model's
     (`harness.engines.parity`), because it rounds differently from the trainer.
     """

@@ -92,7 +92,7 @@ class SupervisedColdStart(Settings):
 
     @property
     def leaves_steps_out(self) -> bool:
-        """Whether some demonstrations lose all or some of their steps. If so, all demonstrations must have steps."""
+        """True if some demonstrations lose all or some of their steps. If so, all demonstrations must have steps."""
         return self.direct_frac > 0 or self.stop_frac > 0
 
 

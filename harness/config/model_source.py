@@ -27,7 +27,7 @@ class ModelSource:
 
     @property
     def moves(self) -> bool:
-        """Whether the source may stand for other weights tomorrow. On the hub, only a commit is fixed."""
+        """True if the source may stand for other weights tomorrow. On the hub, only a commit is fixed."""
         return self.kind == "hf" and not re.fullmatch(r"[0-9a-f]{40}", self.revision or "")
 
     @property

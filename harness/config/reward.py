@@ -74,7 +74,7 @@ class RewardSpec(Settings):
 
     @property
     def asks_start(self) -> bool:
-        """Whether the frozen generator has the weights from which training starts."""
+        """True if the frozen generator has the weights from which training starts."""
         return "generator" in self.gold_scorers and self.generator is None
 
     @property

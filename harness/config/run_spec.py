@@ -134,7 +134,7 @@ class RunSpec(Settings):
 
     @property
     def start_teaches(self) -> bool:
-        """Whether the teacher is the starting policy, so that it needs no weights of its own."""
+        """True if the teacher is the starting policy, so that it needs no weights of its own."""
         teacher = self.teacher
         return teacher.type == "model" and teacher.source is None and teacher.cold_start.type == "none"
 

@@ -24,7 +24,7 @@ class HeldModel:
 
     name: str
     in_float32: bool = False
-    """Whether the model is in float32. Otherwise it has the policy's dtype."""
+    """True if the model is in float32. Otherwise it has the policy's dtype."""
     phase: str = ""
     """The cell's activity while this model samples, or "" if it does not sample."""
     samples: int = 0

@@ -153,7 +153,7 @@ class EvalSpec(Settings):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether decoding is greedy.
+        """True if decoding is greedy.
 
         If so, all samples of a problem are equal, and only one is taken, whatever `samples` and `curve_samples` are.
         """

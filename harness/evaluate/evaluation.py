@@ -151,7 +151,7 @@ class TaskEvaluation:
 
     @property
     def _is_the_cells_own(self) -> bool:
-        """Whether the spec of the cell that trained the model evaluates it under the same conditions."""
+        """True if the spec of the cell that trained the model evaluates it under the same conditions."""
         cell, task = self.subject.cell, self.conditions.task
         if cell is None:
             return False

@@ -102,7 +102,7 @@ class Ended:
     """The output of the worker, if it crashed."""
     where: str = ""
     again: bool = False
-    """Whether to retry the job, because not the job but the slot failed."""
+    """True if the job is to be retried, because not the job but the slot failed."""
 
     @property
     def reason_and_place(self) -> str | None:

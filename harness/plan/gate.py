@@ -34,7 +34,7 @@ class GateReport:
     violations: dict[str, dict[str, object]]
     """The refused knobs, with each arm's value: knobs that were not declared, and all knobs of the evaluation."""
     over_checkpoint: bool = False
-    """Whether nothing is trained, so that the settings of the evaluation are the question."""
+    """True if nothing is trained, so that the settings of the evaluation are the question."""
 
     @property
     def ok(self) -> bool:

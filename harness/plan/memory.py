@@ -54,7 +54,7 @@ class MemoryEstimate:
     engine_frac: float
     """The fraction of the device's memory that the engine takes in addition, or 0."""
     frac_only_drawing: bool = False
-    """Whether the engine takes that fraction only while it samples."""
+    """True if the engine takes that fraction only while it samples."""
     processes: int = 1
 
     @property

@@ -55,7 +55,7 @@ class Subject:
 
     @property
     def moves(self) -> bool:
-        """Whether the subject's name may stand for other weights tomorrow."""
+        """True if the subject's name may stand for other weights tomorrow."""
         return self.checkpoint is None and parse_source(self.spec.model.source).moves
 
     def as_in(self, spec: RunSpec) -> Subject:

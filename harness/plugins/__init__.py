@@ -52,7 +52,7 @@ _named: list[_Outside] = []
 _referred: dict[str, UserModule] = {}
 """Modules that are not plug-ins, but contain a function that a spec names."""
 _for_records = False
-"""Whether records, not the user, name the code to run. If so, the code runs only if it is trusted."""
+"""True if records, not the user, name the code to run. If so, the code runs only if it is trusted."""
 _left_out: list[str] = []
 """Sentences on what readers of the records must do without."""
 _generation = 0

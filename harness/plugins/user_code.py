@@ -45,7 +45,7 @@ class UserModule:
     contents: Mapping[str, bytes]
     """Maps the same names to the contents of the files."""
     installed: bool
-    """Whether the module was found among the installed packages instead of in one of the folders."""
+    """True if the module was found among the installed packages instead of in one of the folders."""
 
     @property
     def path(self) -> Path:

@@ -278,7 +278,7 @@ class CellRecord:
 
     @property
     def is_done(self) -> bool:
-        """Whether the records say `done`, whoever holds the lease."""
+        """True if the records say `done`, whoever holds the lease."""
         return bool(self._written_status()["state"] == "done")
 
     @property

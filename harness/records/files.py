@@ -39,7 +39,7 @@ from harness.secrets import json_text
 TypedRow = TypeVar("TypedRow")
 _NAME_BYTES = 100
 _NO_JSON = (ValueError, RecursionError)
-"""What json raises for bytes that are not JSON, a document nested too deeply, or a number with too many digits."""
+"""The errors of json for bytes that are not JSON, a document nested too deeply, or a number with too many digits."""
 _END_BYTES = 64 * 1024
 """How many bytes from the end of a file `read_last_row` reads at first."""
 OLD_TEMPORARY_S = 24 * 3600.0

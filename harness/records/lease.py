@@ -43,7 +43,7 @@ _LOOK_EVERY_S = 1.0
 _BYTES = 512
 """The fixed size of the file: a heartbeat overwrites it in place."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What link() raises on a file system without hard links."""
+"""The errors that link() raises on a file system without hard links."""
 _TRIES = 5
 _RETRY_S = 0.05
 
@@ -86,7 +86,7 @@ class Lease:
     """The fields of the lease that this lease replaced; {} if there was none."""
     beats: int = 0
     is_lost: bool = False
-    """Whether another process is known to own the folder. It is noticed by `require` or at the next heartbeat."""
+    """True if another process is known to own the folder. It is noticed by `require` or at the next heartbeat."""
 
     def require(self) -> None:
         """Raise LeaseLostError if another process owns the folder. Call it before writing a checkpoint or a result."""

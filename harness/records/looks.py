@@ -42,7 +42,7 @@ class Look(Part):
     seeds: list[int]
     evaluation: Evaluation | None
     planned: bool
-    """Whether this look was fixed in the design beforehand."""
+    """True if this look was fixed in the design beforehand."""
     verdicts: dict[str, str] = {}
     """Maps each arm to its verdict."""
 

@@ -131,7 +131,7 @@ class RegistrationCheck:
     """The digest of the registration. None if registered.json is gone although cells name a registration."""
     time: str | None
     altered: bool
-    """Whether the contents of registered.json do not match its digest."""
+    """True if the contents of registered.json do not match its digest."""
     changes: list[str]
     """See `Registration.changes`."""
     cells_before: list[str]
@@ -141,7 +141,7 @@ class RegistrationCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether the question was registered before its first cell and has not changed since."""
+        """True if the question was registered before its first cell and has not changed since."""
         return self.digest is not None and not (self.altered or self.changes or self.cells_before or self.cells_without)
 
     @property

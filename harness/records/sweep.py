@@ -58,7 +58,7 @@ class Asked(Part):
     seeds: int | None = None
     arms: list[str] = []
     on_gpu: bool | None = None
-    """Whether cells whose settings name no device run on a GPU."""
+    """True if cells whose settings name no device run on a GPU."""
 
 
 class Plugin(Part):
@@ -162,7 +162,7 @@ class SweepRecord(Part):
     grid: dict[str, dict[str, object]] = {}
     """The value of every factor in each arm of a factorial design; empty in other designs."""
     leave_one_out: bool = False
-    """Whether each arm other than the baseline resets one knob of the baseline's recipe to its ordinary value."""
+    """True if each arm other than the baseline resets one knob of the baseline's recipe to its ordinary value."""
     baseline: str
     metric: str
     """The metric by which arms are compared, e.g. `eval.final.arithmetic.pass@1`."""
@@ -170,7 +170,7 @@ class SweepRecord(Part):
     margin_pp: float
     alpha: Annotated[float, Field(gt=0, lt=1)]
     new_problems: bool = False
-    """Whether the report also gives intervals that generalise to new problems."""
+    """True if the report also gives intervals that generalise to new problems."""
     screening: Screened | None = None
     seeds: list[int]
     ablate: list[str]
@@ -235,7 +235,7 @@ class SweepRecord(Part):
 
     @property
     def is_imported(self) -> bool:
-        """Whether its cells were imported from other tools. If so, each cell's `origin` says where it came from."""
+        """True if its cells were imported from other tools. If so, each cell's `origin` says where it came from."""
         return any(cell.origin is not None and "imported_from" in cell.origin for cell in self.cell_entries)
 
     def data_of(self, task: str) -> list[Source]:
@@ -269,7 +269,7 @@ class SweepRecord(Part):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every cell has ended, so that the verdicts are those of the complete plan."""
+        """True if every cell has ended, so that the verdicts are those of the complete plan."""
         return all(cell.state in ENDED for cell in self.cells)
 
     @property

@@ -92,7 +92,7 @@ class Evaluator:
 
     @property
     def _draws_from_the_policy_itself(self) -> bool:
-        """Whether answers are as frequent as under the policy itself.
+        """True if answers are as frequent as under the policy itself.
 
         Another temperature, top-p or top-k makes some answers more frequent and others less.
         """

@@ -36,7 +36,7 @@ class WorkerRun(SweepRun):
     """A process that shares the cells of a plan with others, here or on other machines: `bench worker`."""
 
     waits: bool = False
-    """Whether to stay until every cell has ended, and to take over the cells of processes that die.
+    """True if it stays until every cell has ended, and takes over the cells of processes that die.
 
     If False, stay only until all remaining cells are run by live processes.
     """

@@ -46,10 +46,10 @@ class SweepRun:
     open_executor: Callable[[int], Executor]
     """Returns an executor with this number of slots. Called only if there is anything to do."""
     retry_invalid: bool = False
-    """Whether to start invalid cells again, i.e. cells that could not be measured."""
+    """True if invalid cells are started again, i.e. cells that could not be measured."""
     fail_fast: bool = False
     retry_failed: bool = False
-    """Whether to start a failed cell once more before it counts as failed."""
+    """True if a failed cell is started once more before it counts as failed."""
 
     @property
     def folder(self) -> Path:

@@ -246,7 +246,7 @@ class _Now:
     cell: CellRecord | None = None
     """The running cell, whose log is written to; None if no cell is running."""
     is_watched_elsewhere = False
-    """Whether other processes run the job. If so, their heartbeats are passed on."""
+    """True if other processes run the job. If so, their heartbeats are passed on."""
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ class _Sighting:
     owner: dict[str, object] | None
     since_s: float
     has_changed: bool
-    """Whether the attribute was different before, which shows that the owner was alive."""
+    """True if the attribute was different before, which shows that the owner was alive."""
 
 
 class SearchStudy:

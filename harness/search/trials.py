@@ -87,7 +87,7 @@ _SPENT = "spent"
 
 @dataclass(frozen=True)
 class Spent:
-    """What the cells of one trial used: tokens generated in training, and seconds of training and evaluating."""
+    """The cost of the cells of one trial: tokens generated in training, and seconds of training and evaluating."""
 
     generated_tokens: int = 0
     seconds: float = 0.0

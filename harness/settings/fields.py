@@ -54,7 +54,7 @@ class OnlyWith:
     unless: tuple[object, ...] = ()
     """Values of the selector at which the field does not exist."""
     refused: bool = True
-    """Whether it is an error to set the field where it does not exist."""
+    """True if it is an error to set the field where it does not exist."""
 
     def holds_at(self, value: object) -> bool:
         """Return whether the field exists if the selector has this value. None stands for an unset selector."""

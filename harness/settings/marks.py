@@ -18,7 +18,7 @@ class Acts:
     how completions of the starting weights are sampled and graded, e.g. for pass rates.
     """
     any_trainer: bool = False
-    """Whether the knobs also have an effect if a program of the user trains. Other knobs then have one only if the
+    """True if the knobs also have an effect if a program of the user trains. Other knobs then have one only if the
     program reads them.
     """
 
@@ -29,12 +29,12 @@ class Acts:
 
     @property
     def only_draws(self) -> bool:
-        """Whether the knobs have no effect if nothing is sampled in training."""
+        """True if the knobs have no effect if nothing is sampled in training."""
         return not self.on & {"train", "evaluate"}
 
     @property
     def evaluates(self) -> bool:
-        """Whether the knobs have an effect if nothing is trained."""
+        """True if the knobs have an effect if nothing is trained."""
         return "evaluate" in self.on
 
 
@@ -48,7 +48,7 @@ class Hashed:
     a file.
     """
     at_default: bool = True
-    """Whether the knob is hashed even at its default. False for a knob that was added when cells existed already, so
+    """True if the knob is hashed even at its default. False for a knob that was added when cells existed already, so
     that their hashes stay the same.
     """
 

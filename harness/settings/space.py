@@ -29,7 +29,7 @@ class Knob:
     above: tuple[FieldInfo, ...] = ()
     """The declarations of the enclosing groups, from the outermost to the innermost."""
     is_selector: bool = False
-    """Whether the knob selects the group that the innermost of these fields contains."""
+    """True if the knob selects the group that the innermost of these fields contains."""
 
     def mark(self, kind: type[Marker]) -> Marker | None:
         """Return the knob's marker of a class, or None if it has none.

@@ -17,7 +17,7 @@ from harness.settings.space import Knob
 
 @dataclass(frozen=True)
 class KnobFacts:
-    """What a user must know to set a knob. Values are written as in a sweep file."""
+    """The facts that a user needs to set a knob. Values are written as in a sweep file."""
 
     type: str
     """The type, such as `int`, `float | null` or `list of str`. For a fixed choice, all values, such as `none | sft`.

@@ -50,7 +50,7 @@ _SENDING_TAG = "bench.sending"
 class _Record(NamedTuple):
     curves: Callable[[Sequence[TimedRow]], Curves]
     is_reproducible: bool
-    """Whether a resumed cell records the same values again. Times never repeat, so new times do not mean new training.
+    """True if a resumed cell records the same values again. Times never repeat, so new times do not mean new training.
     """
 
 

@@ -89,7 +89,7 @@ _STAND_TAG = "bench.stand"
 
 @dataclass
 class _Session:
-    """What this process knows about the state of one question in MLflow."""
+    """The state of one question in MLflow, as far as this process knows it."""
 
     question_id: str
     client: MlflowClient

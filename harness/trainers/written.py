@@ -114,7 +114,7 @@ class Metrics:
     names: Mapping[str, str]
     """Maps bench's names of metrics to the program's."""
     counts_trained: bool = False
-    """Whether a budget needs `trained_tokens`."""
+    """True if a budget needs `trained_tokens`."""
 
     def __post_init__(self) -> None:
         self._lines = Lines(self.folder / METRICS_FILE)

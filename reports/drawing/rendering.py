@@ -66,7 +66,7 @@ class View:
 
     inline: str
     over: str = ""
-    """What x counts, if the figure can be drawn over several quantities; otherwise ""."""
+    """The quantity on the x axis, if the figure can be drawn over several quantities; otherwise ""."""
     narrow: bool = False
 
 

@@ -1,4 +1,4 @@
-"""What a report computes from a sweep's records. No module here writes a page.
+"""Everything that a report computes from a sweep's records. No module here writes a page.
 
 An `Analysis` reads a sweep once: its finished cells (`measurements`), the summaries of its arms (`arms`), and the
 comparisons between arms (`contrasts`). Every other module computes one quantity from an analysis: `curves`, `problems`,
@@ -70,7 +70,7 @@ class Analysis:
 
     @property
     def seeds(self) -> str:
-        """What the sweep's seeds vary, as a phrase for captions."""
+        """The randomness that the sweep's seeds vary, as a phrase for captions."""
         return "training seeds" if self.trains else "evaluation seeds"
 
     def arm(self, name: str) -> ArmRow:

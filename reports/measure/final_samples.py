@@ -88,7 +88,7 @@ class FinalSamples:
 
     @property
     def grid(self) -> npt.NDArray[np.bool_] | None:
-        """Whether each sample is correct [n_problems, samples], ordered by sample number.
+        """The verdicts [n_problems, samples]: True for a correct sample, ordered by sample number.
 
         Samples with the same number share their sampling noise across cells. None if the samples have no numbers, or if
         problems have different numbers of samples.

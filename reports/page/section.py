@@ -1,4 +1,4 @@
-"""What a shelf adds to the page of a sweep: an object of this class in its `page.py`."""
+"""The section that a shelf adds to the page of a sweep: an object of this class in its `page.py`."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Isolation:
-    """What a program can do on this machine, as measured."""
+    """The abilities of a sandboxed program on this machine, as measured."""
 
     namespaces: bool
     user: int

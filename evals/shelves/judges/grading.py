@@ -24,7 +24,7 @@ from harness.settings import Listed
 
 
 class JudgeFile(ModelFile):
-    """What a judge's file says."""
+    """The contents of a judge's file."""
 
     holes: ClassVar[tuple[str, ...]] = ("problem", "answer", "completion", "extracted")
     groups: ClassVar[tuple[int, str]] = (1, "one, around the verdict, e.g. 'Verdict: (yes|no)'")

@@ -1,4 +1,4 @@
-"""What the YAML files of all judges have in common: where the model is, how it decodes, the question, the parsing."""
+"""The common part of all judges' YAML files: where the model is, how it decodes, the question, the parsing."""
 
 from __future__ import annotations
 

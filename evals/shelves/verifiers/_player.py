@@ -55,7 +55,7 @@ DEFAULT_TURNS = 8
 """The limit on turns for an environment that sets none."""
 LOAD_LIMIT_S = 1200.0
 TRIAL = "x"
-"""What the agent says in the trial episode."""
+"""The agent's reply in the trial episode."""
 MOST_CHARACTERS = 300
 """The most characters of an error message to report."""
 # The most draws per task. A stream that repeats itself more often has too few distinct tasks.

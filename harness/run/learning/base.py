@@ -46,7 +46,7 @@ class CompletionScorer(ABC):
 
 @dataclass(frozen=True)
 class Examples:
-    """What a cell is trained on in addition to the policy's own completions."""
+    """The training data of a cell beyond the policy's own completions."""
 
     problems: Sequence[Problem] = ()
     """The training problems; empty if a set of pairs replaces them."""

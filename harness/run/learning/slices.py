@@ -40,7 +40,7 @@ class Begun:
     weights_steps: list[int] = field(default_factory=list)
     """For each token, the step after which the policy had the weights that sampled the token."""
     ended: bool = False
-    """Whether it ended by itself, before reaching a limit."""
+    """True if it ended by itself, before reaching a limit."""
 
     @property
     def group(self) -> tuple[int, int]:

@@ -82,7 +82,7 @@ class Stage:
     reads: tuple[str, ...] = ("start",)
     """The stages whose results this stage reads."""
     for_cells: bool = True
-    """Whether cells wait for the result. If not, it is made when the report needs it."""
+    """True if cells wait for the result. If not, it is made when the report needs it."""
     remark: Callable[[Path], str | None] = lambda path: None
     """Returns what a user should know about a result, or None."""
     require: Callable[[RunSpec, Path], None] = lambda spec, path: None
@@ -96,7 +96,7 @@ class Stage:
     if the stage was not needed.
     """
     in_report: bool = False
-    """Whether sweep.json contains the results, by arm, in the field with the stage's name."""
+    """True if sweep.json contains the results, by arm, in the field with the stage's name."""
 
 
 STAGES: Kind[Stage] = Kind(

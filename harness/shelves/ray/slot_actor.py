@@ -31,7 +31,7 @@ _CHECKPOINTS, _LEASE, _STATUS = "checkpoints", "lease.json", "status.json"
 
 
 class About(TypedDict):
-    """What an actor says of itself. Plain data, so that machines with another version of bench can read it too."""
+    """An actor's description of itself: plain data, so that machines with another version of bench can read it too."""
 
     host: str
     gpus: str | None

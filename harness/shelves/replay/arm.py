@@ -28,7 +28,7 @@ class AlgorithmReplay:
     """The preset, or AS_TRAINED."""
     weights: WeightSummary
     remarks: list[str]
-    """What a reader must know."""
+    """Warnings for the reader of the result."""
 
     def to_json(self) -> dict[str, object]:
         return {"algorithm": self.algorithm, **asdict(self.weights), "remarks": self.remarks}

@@ -58,6 +58,13 @@ def assert_golden(objective: Objective, batch: TokenBatch, entry: dict[str, Any]
     torch.testing.assert_close(gradient, torch.tensor(entry["grad"], dtype=torch.float64), rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [("k1_clamped", "k1"), ("k3_ratio", "k3"), ("of a later version", "k3")])
+def test_openrlhf_gets_an_estimator_that_it_has(ours: str, theirs: str) -> None:
+    knobs = active_knobs(with_overrides(preset("grpo"), {"kl.where": "loss"})) | {"kl.estimator": ours}
+    written = config("openrlhf", "train_ppo_ray")[1].write(knobs)
+    assert written.settings["algo.kl.estimator"] == theirs
+
+
 @pytest.mark.parametrize(
     "entry", ELSEWHERE["openrlhf"], ids=lambda entry: " ".join(map(str, entry["settings"].values()))
 )

@@ -53,6 +53,14 @@ def test_the_reference_of_another_problem_is_right_only_where_it_is_the_same_ans
     assert accepted == set()
 
 
+@pytest.mark.parametrize("form", ["#### {}", "that makes {} of them"])
+def test_one_digit_more_is_another_answer(data_folder, form):
+    with (data_folder / "gsm8k_test.jsonl").open(encoding="utf-8") as lines:
+        answers = {json.loads(line)["answer"] for line in lines}
+    assert all(grade(form.format(answer), answer, "numeric").correct for answer in answers)
+    assert not any(grade(form.format(f"{answer}1"), answer, "numeric").correct for answer in answers)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
